@@ -10,59 +10,51 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from qualab.endpoints.client import HttpEndpoint
-from qualab.endpoints.urls import normalize_url, port_of
+from qualab.endpoints.urls import Address, normalize_url, port_of, resolved
 from qualab.errors import EndpointForbidden, InvalidValue
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import OpenEndpoint
 
-Address = IPv4Address | IPv6Address
-
 CONNECT_S = 2.0
 METADATA = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"})
 """Metadata services that lie outside the link-local networks."""
-NAT64 = ip_network("64:ff9b::/96")
 PORT = re.compile(r"(?P<host>\[[^\]]+\]|[^:]+):(?P<port>\d+)")
 
 
 class Pattern(NamedTuple):
-    """One entry of the list: a host name, or a network."""
+    """An entry of the list: a host name, or a network."""
 
     name: str
     network: IPv4Network | IPv6Network | None
     port: int | None
 
     def allows(self, host: str, address: Address) -> bool:
-        """Whether it allows a host name that leads to this address."""
+        """Tell whether this allows a host name that leads to this address."""
         if self.network is not None:
             return address in self.network
-        if not fnmatchcase(host, self.name):
-            return False
-        if address.is_loopback:
-            return self.name == "localhost"
-        if _is_never_served_on(address):
-            return False
-        return address.is_global or not any(sign in self.name for sign in "*?[")
+        if address.is_loopback or _is_never_served_on(address):
+            return address.is_loopback and host == self.name == "localhost"
+        return fnmatchcase(host, self.name) and (address.is_global or not any(sign in self.name for sign in "*?["))
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Raises InvalidValue."""
+    """Read an entry of the allow list. Raises InvalidValue."""
     name, port = text.strip().lower(), None
     if match := PORT.fullmatch(name):
         name, port = match["host"], int(match["port"])
     if name.startswith("[") and name.endswith("]"):
         name = name.strip("[]")
     if not name or re.search(r"[\s@?#]|://", name):
-        why = f"allowed_endpoints: '{text}' is not a host, address or network"
-        raise InvalidValue(why, hint="Write it like *.models.svc or 10.0.0.0/8")
+        message = f"allowed_endpoints: '{text}' is not a host, address or network"
+        raise InvalidValue(message, hint="Write it like *.models.svc or 10.0.0.0/8")
     try:
         return Pattern(name, ip_network(name, strict=False), port)
     except ValueError:
@@ -79,14 +71,13 @@ class AllowedEndpoints:
         self._patterns = [parse_pattern(text) for text in patterns]
 
     def check(self, url: str) -> tuple[str, ...]:
-        """Where the URL leads, all of it allowed. Raises EndpointForbidden, InvalidValue for what is no URL."""
+        """Return the URL's addresses. Raises EndpointForbidden where one is not allowed, InvalidValue."""
         parts = urlsplit(normalize_url(url))
         host, port = (parts.hostname or "").rstrip("."), port_of(parts)
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = resolved(parts)
         except (OSError, UnicodeError) as exc:
             raise EndpointForbidden(f"The endpoint's host {host} has no address", hint="Check the URL") from exc
-        addresses = [_target(ip_address(str(entry[4][0]).partition("%")[0])) for entry in found]
         patterns = [pattern for pattern in self._patterns if pattern.port in (None, port)]
         for address in addresses:
             if not any(pattern.allows(host, address) for pattern in patterns):
@@ -98,7 +89,7 @@ class AllowedEndpoints:
 
 
 def allowed_opening(allowed: AllowedEndpoints) -> OpenEndpoint:
-    """`HttpEndpoint` that checks again, and connects to what it checked: a name may lead elsewhere by now."""
+    """Open an `HttpEndpoint` at an address checked now: its name may lead elsewhere than it did."""
 
     @asynccontextmanager
     async def opened(url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[HttpEndpoint]:
@@ -111,7 +102,7 @@ def allowed_opening(allowed: AllowedEndpoints) -> OpenEndpoint:
 
 
 async def _reachable(addresses: Sequence[str], port: int) -> str:
-    """The first that takes a connection; the first of all where none does."""
+    # the first that takes a connection; the first of all where none does
     for address in addresses if len(addresses) > 1 else ():
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
@@ -122,18 +113,9 @@ async def _reachable(addresses: Sequence[str], port: int) -> str:
     return addresses[0]
 
 
-def _target(address: Address) -> Address:
-    """What an address that stands for an IPv4 one leads to."""
-    if not isinstance(address, IPv6Address):
-        return address
-    embedded = IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else None
-    return address.ipv4_mapped or address.sixtofour or embedded or address
-
-
 def _is_never_served_on(address: Address) -> bool:
-    """Whether no model is served on it, so that no name may lead there."""
-    is_odd = address.is_link_local or address.is_multicast or address.is_unspecified
-    return is_odd or str(address) in METADATA
+    is_special = address.is_link_local or address.is_multicast or address.is_unspecified
+    return is_special or str(address) in METADATA
 
 
 def _kind(address: Address) -> str:

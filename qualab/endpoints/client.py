@@ -49,7 +49,7 @@ ROUTES = {Api.COMPLETIONS: "completions", Api.CHAT: "chat/completions"}
 
 T = TypeVar("T")
 OnWait = Callable[[float], None]
-"""Is told each pause that a server asks for, in seconds."""
+"""Called with each pause, in seconds, that a server asks for."""
 TokenizeBody = Callable[[str, str], dict[str, Any]]
 TOKENIZE_BODIES: tuple[TokenizeBody, ...] = (
     lambda text, model: {"model": model, "prompt": text, "add_special_tokens": False},  # vLLM
@@ -71,10 +71,10 @@ class HttpEndpoint:
         loading_timeout_s: float = LOADING_TIMEOUT_S,
         address: str = "",
     ) -> None:
-        """`key` goes into the Authorization header and nowhere else. A server that says that it is still loading its
-        model is waited for up to `loading_timeout_s`. Where an address is given, the URL's host is not looked up.
+        """Check URL, policy and key. Raises InvalidValue.
 
-        Raises InvalidValue for a URL, a policy or a key that cannot be.
+        `key` goes into the Authorization header and nowhere else. A server that is still loading its model is waited
+        for up to `loading_timeout_s`. Where an address is given, the URL's host is not looked up.
         """
         for name in ("concurrency", "timeout_s", "max_attempts"):
             if getattr(policy, name) <= 0:
@@ -82,8 +82,9 @@ class HttpEndpoint:
         self.url = normalize_url(url)
         """The API's root, as "http://127.0.0.1:8000/v1"."""
         self._root = root_of(self.url)
-        self._redact = Redactor(checked_key(key))
-        self._transport = Transport(self.url, key=checked_key(key), timeout_s=policy.timeout_s, address=address)
+        key = checked_key(key)
+        self._redact = Redactor(key)
+        self._transport = Transport(self.url, key=key, timeout_s=policy.timeout_s, address=address)
         self._policy = policy
         self._timing = timing or Timing()
         self._loading_timeout_s = loading_timeout_s
@@ -98,21 +99,21 @@ class HttpEndpoint:
         await self._transport.close()
 
     async def inspect(self, *, model: str) -> EndpointInfo:
-        """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
+        """Check the endpoint. Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
         await self._model_card(model)
         return EndpointInfo(url=self.url, tokenizes=await self._detect_tokenizer(model) is not None)
 
     async def engine(self, *, model: str) -> Engine:
-        """What the engine says of itself. Raises as `inspect` does."""
+        """Describe the engine. Raises as `inspect`."""
         card, names = await self._model_card(model)
         return replace(await self._probe.engine(card), names=tuple(dict.fromkeys((model, *names))))
 
     async def counters(self) -> Counters | None:
-        """The engine's counters now; None where they are closed."""
+        """Read the engine's counters; None where they are closed."""
         return await self._probe.counters()
 
     async def settings(self, api: Api) -> frozenset[str] | None:
-        """Names that a request on this route may have, by the server's OpenAPI document; None where it tells none."""
+        """List the names that a request on this route may have, by the server's OpenAPI document; None without one."""
         document = await self._transport.get_object(f"{self._root}/openapi.json")
         try:
             operation = document["paths"][f"/v1/{ROUTES[api]}"]["post"]
@@ -122,10 +123,9 @@ class HttpEndpoint:
             return None
 
     async def ask(self, request: Request, body: bytes, *, on_wait: OnWait | None = None) -> Reply:
-        """One request with its attempts, of which at most `policy.concurrency` are under way at any time.
+        """Ask once, with the policy's attempts; at most `policy.concurrency` requests are under way at any time.
 
-        `on_wait` is told each pause that the server asks for. Never raises for what the server does: that is the
-        Reply's status.
+        Never raises for what the server does: that is the Reply's status.
         """
         url = f"{self.url}/{ROUTES[request.api]}"
         try:
@@ -136,10 +136,7 @@ class HttpEndpoint:
     async def _post(
         self, url: str, body: bytes, read: Callable[[bytes, Sending], T], *, on_wait: OnWait | None = None
     ) -> T:
-        """Sends until the answer can be read or the policy's attempts are used up. Raises Failure.
-
-        A server that asks to wait uses up no attempt but the policy's time for waiting.
-        """
+        # a server that asks to wait uses up no attempt but the policy's time for waiting
         policy, timing = self._policy, self._timing
         attempt, n_waits, waited_s = 1, 0, 0.0
         while True:
@@ -173,10 +170,8 @@ class HttpEndpoint:
             await timing.sleep(pause)
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
-        """Token ids by the server's own tokenizer, without special tokens, in the order of `texts`.
-
-        At most `policy.concurrency` requests are under way. Raises EndpointMisconfigured, EndpointUnreachable.
-        """
+        """Tokenize with the server's own tokenizer, without special tokens. Raises EndpointMisconfigured,
+        EndpointUnreachable."""
         form = self._tokenize_body or await self._detect_tokenizer(model)
         if form is None:
             raise EndpointMisconfigured(f"{self._root}/tokenize does not tokenize", hint=NAME_ONE)
@@ -197,20 +192,17 @@ class HttpEndpoint:
             failure = failures.exceptions[0]
             assert isinstance(failure, Failure)
             if failure.status.is_failure:
-                why = f"{self._root}/tokenize does not answer: {failure.message}"
-                raise EndpointUnreachable(why, hint="Try again, or " + NAME_ONE) from None
-            why = f"{self._root}/tokenize refuses a text: {failure.message}"
-            raise EndpointMisconfigured(why, hint=NAME_ONE) from None
+                message = f"{self._root}/tokenize does not answer: {failure.message}"
+                raise EndpointUnreachable(message, hint="Try again, or " + NAME_ONE) from None
+            message = f"{self._root}/tokenize refuses a text: {failure.message}"
+            raise EndpointMisconfigured(message, hint=NAME_ONE) from None
         return encoded
 
     async def _detect_tokenizer(self, model: str) -> TokenizeBody | None:
-        """The form of request that this server understands; None where it does not tokenize."""
         for form in TOKENIZE_BODIES:
-            body = json.dumps(form("qualab", model)).encode()
+            body, url = json.dumps(form("qualab", model)).encode(), f"{self._root}/tokenize"
             try:
-                exchange = await self._transport.send(
-                    "POST", f"{self._root}/tokenize", body=body, timeout_s=PROBE_TIMEOUT_S
-                )
+                exchange = await self._transport.send("POST", url, body=body, timeout_s=PROBE_TIMEOUT_S)
                 if exchange.status == 200 and _token_ids(exchange.body):
                     self._tokenize_body = form
                     return form
@@ -219,8 +211,7 @@ class HttpEndpoint:
         return None
 
     async def _model_card(self, model: str) -> tuple[Mapping[str, Any], list[str]]:
-        """The model's entry in the list of models, and what the list calls it: its name, its aliases, its root and
-        whatever else is served from that. Raises EndpointUnreachable, EndpointMisconfigured."""
+        # the model's entry in the list of models, and its names there: aliases, root, what else is served from that
         url = f"{self.url}/models"
         try:
             exchange = await self._ready(url)
@@ -231,19 +222,22 @@ class HttpEndpoint:
         cards = _cards(exchange)
         if cards is None:
             shown = self._redact.excerpt(exchange.body, limit=60)
-            raise EndpointMisconfigured(f"{url} answers with no list of models: '{shown}'", hint=NOT_OPENAI)
+            raise EndpointMisconfigured(f"{url} does not answer with a list of models: '{shown}'", hint=NOT_OPENAI)
         for card in cards:
-            told = card.get("aliases")
-            aliases = told if isinstance(told, list) else []
+            aliases = aliases if isinstance(aliases := card.get("aliases"), list) else []
             if model == card["id"] or model in aliases:
                 root = card.get("root")
-                names = (card["id"], *aliases, root, *(one["id"] for one in cards if root and one.get("root") == root))
+                names = (
+                    card["id"],
+                    *aliases,
+                    root,
+                    *(other["id"] for other in cards if root and other.get("root") == root),
+                )
                 return card, [name for name in names if isinstance(name, str) and name]
         hint = _served([card["id"] for card in cards], model)
         raise EndpointMisconfigured(f"{self.url} serves no model {model!r}", hint=hint)
 
     async def _ready(self, url: str) -> Exchange:
-        """The answer once the server has loaded its model and is not busy. Raises Failure, EndpointUnreachable."""
         since, n_busy = self._timing.monotonic_s(), 0
         while True:
             exchange = await self._transport.send("GET", url, timeout_s=PROBE_TIMEOUT_S)
@@ -261,7 +255,6 @@ class HttpEndpoint:
             await self._timing.sleep(LOADING_POLL_S)
 
     async def _refusal(self, url: str, exchange: Exchange) -> QualabError:
-        """The error that an HTTP status other than 200 means here."""
         status, message = exchange.status, self._redact.excerpt(error_message(exchange.json()))
         shown = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         if status in (401, 403):
@@ -286,9 +279,9 @@ class HttpEndpoint:
 
 
 def pause_s(failure: Failure, *, attempt: int, policy: RequestPolicy, timing: Timing) -> float:
-    """Seconds to wait after the given attempt (from 1): exponential backoff with full jitter.
+    """Draw the pause after an attempt (from 1): exponential backoff with full jitter.
 
-    Where the server names a time, that and a little jitter, so that clients do not come back all at once.
+    A time that the server names gets a little jitter, so that clients do not come back all at once.
     """
     named_s = failure.retry_after_s
     n_doubled = 0 if named_s is not None else min(attempt - 1, 60)
@@ -315,7 +308,6 @@ def _token_ids(body: bytes, _: Sending | None = None) -> list[int]:
 
 
 def _cards(exchange: Exchange) -> list[dict[str, Any]] | None:
-    """The entries of a list of models; None where the answer is none."""
     data = exchange.object().get("data")
     if not isinstance(data, list):
         return None
@@ -332,10 +324,10 @@ def _served(models: Sequence[str], model: str) -> str:
 
 def named_tokenizer(name: str) -> Tokenize:
     """Open a tokenizer.json, or the one in a directory. Raises ScoringUnavailable, InvalidValue."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 - only runs that need token ids pay for it
+    from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
 
-    given = Path(name).expanduser()
-    path = given / "tokenizer.json" if given.is_dir() else given
+    file_or_folder = Path(name).expanduser()
+    path = file_or_folder / "tokenizer.json" if file_or_folder.is_dir() else file_or_folder
     if not path.is_file():
         hint = "Give a tokenizer.json, or the directory that holds it"
         raise ScoringUnavailable(f"No tokenizer at {path}", hint=hint)

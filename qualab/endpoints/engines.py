@@ -1,21 +1,11 @@
 """What inference engines say of themselves: their configuration, and their counters in /metrics.
 
-vLLM (0.32; vllm/v1/spec_decode/metrics.py, vllm/v1/metrics/loggers.py): series carry `engine` and `model_name`, and
-every engine of a server counts. Without a drafter there is no series of drafts at all. Its inter-token latency has one
-entry a request and step (vllm/v1/metrics/stats.py), so that the tokens of a round share one; older versions call it
-time_per_output_token. llama.cpp's server has all series always, at 0.
-
-SGLang (observability/metrics_collector.py) counts rounds (`spec_verify_calls_total`, from the first one on), tokens and
-requests when a request ends. A request's first token is the prompt's and every round yields one that was not drafted:
-accepted tokens are the generated ones less requests and rounds. Its time between tokens is that of a stream, and is not
-read.
-
-TensorRT-LLM's /metrics is JSON, a list of iterations since somebody read it last (`enable_iter_perf_stats`); their
-`specDecodingStats` are there with a drafter alone. Newer versions count in Prometheus' format beside it
-(/prometheus/metrics, `return_perf_metrics`). Names: tensorrt_llm/metrics/collector.py.
-
-TGI (backends/v3/src/backend.rs) adds the tokens that a step yielded beyond one to `tgi_request_skipped_tokens`:
-accepted tokens, and neither draft tokens nor whether there is a drafter. A request's first token is a step of its own.
+Sources: vLLM 0.32 vllm/v1/spec_decode/metrics.py (no series of drafts without a drafter; the inter-token latency has
+one entry a request and step, so that the tokens of a round share one); llama.cpp's server (all series always, at 0);
+SGLang observability/metrics_collector.py (counts when a request ends; a request's first token is the prompt's and every
+round yields one that was not drafted: the others are accepted); TensorRT-LLM tensorrt_llm/metrics/collector.py
+(/metrics is JSON, a list of iterations since somebody read it last, with a drafter alone; newer versions count in
+Prometheus' format beside it); TGI backends/v3/src/backend.rs (accepted tokens alone: what a step yielded beyond one).
 """
 
 from __future__ import annotations
@@ -56,15 +46,15 @@ TIMED = (EngineKind.VLLM, EngineKind.LLAMA_CPP)
 
 SLOW_PROBE_TIMEOUT_S = 60.0
 """vLLM gathers facts of its machine when /server_info is first asked for, which takes many seconds on a busy one."""
-LLAMA_UNTOLD = ("media_marker", "ui_settings")
+LLAMA_HIDDEN = ("media_marker", "ui_settings")
 """Properties of llama.cpp's server that are drawn at random or belong to its web page."""
-SGLANG_UNTOLD = ("internal_states", "api_key", "admin_api_key", "ssl_keyfile_password", "kv_events")
+SGLANG_HIDDEN = ("internal_states", "api_key", "admin_api_key", "ssl_keyfile_password", "kv_events")
 """What SGLang tells of its state, and its keys, which are kept nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What /metrics said, whoever wrote it."""
+    """The content of /metrics."""
 
     kind: EngineKind = EngineKind.UNKNOWN
     samples: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
@@ -73,48 +63,48 @@ class Metrics:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Labels of series that tell settings, as "speculative_config.spec_method" -> "Eagle"."""
     iterations: Sequence[Mapping[str, Any]] | None = None
-    """Of TensorRT-LLM, since they were last read."""
+    """TensorRT-LLM's, since they were last read."""
 
     def sum(self, *names: str) -> float | None:
-        """The first of these series that there is, added up over its labels."""
+        """Add up the first of these series that exists over its labels; None without any."""
         name = next((name for name in names if name in self.samples), None)
         return None if name is None else sum(map(sum, self.samples[name].values()))
 
     def count(self, *names: str) -> int | None:
-        """The same as a whole number. Raises ValueError, OverflowError where it is none."""
+        """Round the sum. Raises ValueError, OverflowError where it is no number."""
         total = self.sum(*names)
         return None if total is None else round(total)
 
 
 class Speculation(NamedTuple):
-    """What a configuration says of drafting."""
+    """The drafting that a configuration names."""
 
     is_on: bool
     draft_tokens: int | None = None
-    """In each round; None where it varies or is not told."""
+    """Per round; None where it varies or is not told."""
 
 
 def read_metrics(body: bytes) -> Metrics:
-    """Prometheus' text or a JSON list of iterations; empty, of an unknown kind, for anything else."""
+    """Read Prometheus' text or a JSON list of iterations; of an unknown kind for anything else."""
     if body.lstrip()[:1] == b"[":
         try:
-            iterations = [orjson.loads(one) if isinstance(one, str) else one for one in orjson.loads(body)]
+            iterations = orjson.loads(body)
         except orjson.JSONDecodeError:
             return Metrics()
-        is_told = all(isinstance(one, dict) for one in iterations)
-        return Metrics(kind=EngineKind.TENSORRT_LLM, iterations=iterations) if is_told else Metrics()
+        is_list = all(isinstance(iteration, dict) for iteration in iterations)
+        return Metrics(kind=EngineKind.TENSORRT_LLM, iterations=iterations) if is_list else Metrics()
     try:
         families = text_string_to_metric_families(body.decode("utf-8", "replace"))
-        found = [sample for family in families for sample in family.samples]
+        series = [sample for family in families for sample in family.samples]
     except (ValueError, OverflowError):  # another format, or numbers that no counter has
         return Metrics()
-    prefix = next((prefix for prefix in PREFIXES if any(one.name.startswith(prefix) for one in found)), None)
+    prefix = next((prefix for prefix in PREFIXES if any(one.name.startswith(prefix) for one in series)), None)
     if prefix is None:
         return Metrics()
     kind = PREFIXES[prefix]
     samples: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     settings: dict[str, str] = {}
-    for sample in found:
+    for sample in series:
         name = sample.name.removeprefix(prefix)
         samples[name][sample.labels.get("position", "")].append(sample.value)
         if kind is EngineKind.TENSORRT_LLM and name.endswith("_config_info"):
@@ -122,40 +112,62 @@ def read_metrics(body: bytes) -> Metrics:
     return Metrics(kind=kind, samples=samples, settings=settings)
 
 
-class CounterReader:
-    """Makes counters of one server's metrics, which for some engines add to what was read before."""
+class EngineProbe:
+    """Asks the server behind one endpoint what it is and what its drafter has done."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str, *, transport: Transport) -> None:
+        self._root = root
+        self._transport = transport
         self.speculation: Speculation | None = None
         """As the configuration has it; None where it does not tell, or was not asked."""
         self._added: Drafting | None = None
-        """Drafting of TensorRT-LLM's iterations, added up from one look to the next."""
+        """Drafting in TensorRT-LLM's iterations, added up over reads."""
 
-    def counters(self, metrics: Metrics) -> Counters | None:
-        """None where no engine that is known wrote these. Raises ValueError, OverflowError: no counter's numbers."""
+    async def engine(self, card: Mapping[str, Any]) -> Engine:
+        """Describe the engine. `card` is the model's entry in /v1/models. Closed routes leave fields empty.
+
+        Raises EndpointUnreachable where a vLLM or SGLang server neither tells its configuration nor says that it does
+        not.
+        """
+        metrics = await self._metrics()
+        engine = await self._described(card, metrics or Metrics())
+        return replace(engine, counters=self.read(metrics) if metrics else None, has_metrics=metrics is not None)
+
+    async def counters(self) -> Counters | None:
+        """Read the counters; None where /metrics is closed or no engine's."""
+        metrics = await self._metrics()
+        return self.read(metrics) if metrics else None
+
+    def read(self, metrics: Metrics) -> Counters | None:
+        """Make counters of metrics; None where no known engine wrote them, or numbers that no counter has."""
         kind = metrics.kind
         if kind is EngineKind.UNKNOWN:
             return None
-        if kind is EngineKind.TENSORRT_LLM:
-            source, drafting = self._tensorrt_llm(metrics)
-        elif kind in (EngineKind.SGLANG, EngineKind.TGI):
-            drafting = self._sglang(metrics) if kind is EngineKind.SGLANG else _tgi_drafting(metrics)
-            source = DraftSource.COUNTERS if drafting else DraftSource.NOTHING
-        else:
-            source, drafting = DraftSource.COUNTERS, _counted(metrics)
-        if drafting is None and self.speculation and not self.speculation.is_on:
-            source = DraftSource.COUNTERS
         started = metrics.samples.get("process_start_time_seconds", {}).get("")
-        return Counters(
-            drafting=drafting,
-            source=source,
-            finished_requests=metrics.count(*FINISHED),
-            prompt_tokens=metrics.count(*PROMPT_TOKENS),
-            generated_tokens=metrics.count(*GENERATED_TOKENS),
-            decode_s=metrics.sum(*DECODE_SECONDS) if kind in TIMED else None,
-            decode_steps=metrics.count(*DECODE_STEPS) if kind in TIMED else None,
-            started_at_s=started[0] if started else None,
-        )
+        try:
+            source, drafting = self._drafting(metrics)
+            if drafting is None and self.speculation and not self.speculation.is_on:
+                source = DraftSource.COUNTERS
+            return Counters(
+                drafting=drafting,
+                source=source,
+                finished_requests=metrics.count(*FINISHED),
+                prompt_tokens=metrics.count(*PROMPT_TOKENS),
+                generated_tokens=metrics.count(*GENERATED_TOKENS),
+                decode_s=metrics.sum(*DECODE_SECONDS) if kind in TIMED else None,
+                decode_steps=metrics.count(*DECODE_STEPS) if kind in TIMED else None,
+                started_at_s=started[0] if started else None,
+            )
+        except (ValueError, OverflowError):
+            return None
+
+    def _drafting(self, metrics: Metrics) -> tuple[DraftSource, Drafting | None]:
+        if metrics.kind is EngineKind.TENSORRT_LLM:
+            return self._tensorrt_llm(metrics)
+        if metrics.kind in TIMED:
+            return DraftSource.COUNTERS, _counted(metrics)
+        drafting = self._sglang(metrics) if metrics.kind is EngineKind.SGLANG else _tgi_drafting(metrics)
+        return DraftSource.COUNTERS if drafting else DraftSource.NOTHING, drafting
 
     def _sglang(self, metrics: Metrics) -> Drafting | None:
         n_rounds = metrics.count("spec_verify_calls_total")
@@ -170,81 +182,20 @@ class CounterReader:
         )
 
     def _tensorrt_llm(self, metrics: Metrics) -> tuple[DraftSource, Drafting | None]:
-        """As counted over finished requests, else over iterations; else as the statistics of iterations say."""
+        # counted over finished requests, else over iterations; else as the statistics of iterations say
         for names in (("drafted_tokens", "accepted_tokens"), ("num_draft_tokens", "num_accepted_tokens")):
             drafted, accepted = (metrics.count(f"spec_decode_{name}_total") for name in names)
             if drafted is not None:
                 return DraftSource.COUNTERS, Drafting(draft_tokens=drafted, accepted_tokens=accepted or 0)
-        for one in metrics.iterations or ():
-            told = one.get("specDecodingStats")
-            if isinstance(told, dict) and not one.get("attentionDpRank"):  # other ranks say the same again
+        for iteration in metrics.iterations or ():
+            stats = iteration.get("specDecodingStats")
+            if isinstance(stats, dict) and not iteration.get("attentionDpRank"):  # other ranks say the same again
                 self._added = (self._added or Drafting()) + Drafting(
-                    drafts=_whole(told.get("numRequestsWithDraftTokens")) or 0,
-                    draft_tokens=_whole(told.get("numDraftTokens")) or 0,
-                    accepted_tokens=_whole(told.get("numAcceptedTokens")) or 0,
+                    drafts=_whole(stats.get("numRequestsWithDraftTokens")) or 0,
+                    draft_tokens=_whole(stats.get("numDraftTokens")) or 0,
+                    accepted_tokens=_whole(stats.get("numAcceptedTokens")) or 0,
                 )
         return (DraftSource.STATISTICS if self._added else DraftSource.NOTHING), self._added
-
-
-def _tgi_drafting(metrics: Metrics) -> Drafting | None:
-    """Every step of decoding counts as a round: TGI drafts in each, if it does."""
-    accepted, steps = (metrics.count(f"request_skipped_tokens_{what}") for what in ("sum", "count"))
-    if accepted is None or steps is None:
-        return None
-    n_rounds = max(0, steps - (metrics.count(*FINISHED) or 0))
-    return Drafting(drafts=n_rounds, draft_tokens=None, accepted_tokens=accepted)
-
-
-def _counted(metrics: Metrics) -> Drafting | None:
-    """As vLLM and llama.cpp count. vLLM before version 1 counted draft tokens, but no drafts."""
-    names = ("drafts", "draft_tokens", "accepted_tokens")
-    drafts, drafted, accepted = (metrics.count(f"spec_decode_num_{name}_total") for name in names)
-    if drafts is None and drafted is None:
-        return None
-    by_position = metrics.samples.get("spec_decode_num_accepted_tokens_per_pos_total", {})
-    return Drafting(
-        drafts=drafts or 0,
-        draft_tokens=drafted or 0,
-        accepted_tokens=accepted or 0,
-        accepted_at=tuple(round(sum(by_position[position])) for position in sorted(by_position, key=int)),
-    )
-
-
-def _cache_tokens(metrics: Metrics) -> int | None:
-    """Tokens that the KV cache holds, as far as metrics tell: of SGLang and TensorRT-LLM."""
-    tokens = metrics.sum("max_total_num_tokens")
-    blocks, size = metrics.sum("kv_cache_max_blocks"), metrics.sum("kv_cache_tokens_per_block")
-    for one in metrics.iterations or ():
-        told = one.get("kvCacheStats")
-        if isinstance(told, dict):
-            blocks, size = _whole(told.get("maxNumBlocks")), _whole(told.get("tokensPerBlock"))
-    tokens = blocks * size if tokens is None and blocks and size else tokens
-    return round(tokens) if tokens and isfinite(tokens) else None
-
-
-class EngineProbe:
-    """Asks the server behind one endpoint what it is and what its drafter has done."""
-
-    def __init__(self, root: str, *, transport: Transport) -> None:
-        self._root = root
-        self._transport = transport
-        self._reader = CounterReader()
-        self._has_prometheus = True
-        """Whether TensorRT-LLM counts in Prometheus' format beside its statistics, as far as is known."""
-
-    async def engine(self, card: Mapping[str, Any]) -> Engine:
-        """What the engine says. `card` is the model's entry in /v1/models. Closed routes leave fields empty.
-
-        Raises EndpointUnreachable where a vLLM or SGLang server neither tells its configuration nor says that it does
-        not.
-        """
-        metrics = await self._metrics()
-        engine = await self._described(card, metrics or Metrics())
-        return replace(engine, counters=self._counters(metrics), has_metrics=metrics is not None)
-
-    async def counters(self) -> Counters | None:
-        """The counters now; None where /metrics is closed or no engine's."""
-        return self._counters(await self._metrics())
 
     async def _described(self, card: Mapping[str, Any], metrics: Metrics) -> Engine:
         owner = card.get("owned_by")
@@ -257,12 +208,12 @@ class EngineProbe:
             return _llama_engine(card, props)
         if owner == "sglang" or "speculative_algorithm" in server or metrics.kind is EngineKind.SGLANG:
             model_info = await self._object("get_model_info") or await self._object("model_info")
-            self._reader.speculation = _sglang_speculation(server)
+            self.speculation = _sglang_speculation(server)
             return _sglang_engine(card, server, model_info, metrics)
         if owner == "tensorrt_llm" or metrics.kind is EngineKind.TENSORRT_LLM:
             enabled = metrics.settings.get("speculative_config.spec_enabled")
-            self._reader.speculation = None if enabled is None else Speculation(enabled.lower() == "true")
-            return _tensorrt_llm_engine(version, metrics, self._reader.speculation)
+            self.speculation = None if enabled is None else Speculation(enabled.lower() == "true")
+            return _tensorrt_llm_engine(version, metrics, self.speculation)
         if metrics.kind is EngineKind.TGI or "model_sha" in info:
             return Engine(
                 kind=EngineKind.TGI,
@@ -273,26 +224,17 @@ class EngineProbe:
             )
         return Engine(kind=EngineKind.UNKNOWN, max_model_len=_whole(card.get("max_model_len")))
 
-    def _counters(self, metrics: Metrics | None) -> Counters | None:
-        try:
-            return self._reader.counters(metrics) if metrics else None
-        except (ValueError, OverflowError):  # numbers that no counter has
-            return None
-
     async def _metrics(self) -> Metrics | None:
-        """What /metrics says; None where it is closed."""
         exchange = await self._get("metrics")
         if isinstance(exchange, Failure) or exchange.status != 200:
             return None
         metrics = read_metrics(exchange.body)
-        if metrics.iterations is None or not self._has_prometheus:
-            return metrics
-        exchange = await self._get("prometheus/metrics")
-        if isinstance(exchange, Failure):
-            return metrics
-        self._has_prometheus = exchange.status == 200
-        beside = read_metrics(exchange.body)
-        return replace(beside, iterations=metrics.iterations) if beside.kind is metrics.kind else metrics
+        if metrics.iterations is not None and not isinstance(
+            exchange := await self._get("prometheus/metrics"), Failure
+        ):
+            beside = read_metrics(exchange.body)
+            return replace(beside, iterations=metrics.iterations) if beside.kind is metrics.kind else metrics
+        return metrics
 
     async def _get(self, route: str) -> Exchange | Failure:
         try:
@@ -316,20 +258,55 @@ class EngineProbe:
         return await self._transport.get_object(f"{self._root}/{route}")
 
 
+def _tgi_drafting(metrics: Metrics) -> Drafting | None:
+    # every step of decoding counts as a round: TGI drafts in each, if it does
+    accepted, steps = (metrics.count(f"request_skipped_tokens_{part}") for part in ("sum", "count"))
+    if accepted is None or steps is None:
+        return None
+    n_rounds = max(0, steps - (metrics.count(*FINISHED) or 0))
+    return Drafting(drafts=n_rounds, draft_tokens=None, accepted_tokens=accepted)
+
+
+def _counted(metrics: Metrics) -> Drafting | None:
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    drafts, drafted, accepted = (metrics.count(f"spec_decode_num_{name}_total") for name in names)
+    if drafts is None:  # vLLM without a drafter
+        return None
+    by_position = metrics.samples.get("spec_decode_num_accepted_tokens_per_pos_total", {})
+    return Drafting(
+        drafts=drafts,
+        draft_tokens=drafted or 0,
+        accepted_tokens=accepted or 0,
+        accepted_at=tuple(round(sum(by_position[position])) for position in sorted(by_position, key=int)),
+    )
+
+
+def _cache_tokens(metrics: Metrics) -> int | None:
+    # SGLang's and TensorRT-LLM's metrics tell
+    tokens = metrics.sum("max_total_num_tokens")
+    blocks, size = metrics.sum("kv_cache_max_blocks"), metrics.sum("kv_cache_tokens_per_block")
+    for iteration in metrics.iterations or ():
+        stats = iteration.get("kvCacheStats")
+        if isinstance(stats, dict):
+            blocks, size = _whole(stats.get("maxNumBlocks")), _whole(stats.get("tokensPerBlock"))
+    tokens = blocks * size if tokens is None and blocks and size else tokens
+    return round(tokens) if tokens and isfinite(tokens) else None
+
+
 def vllm_engine(card: Mapping[str, Any], version: Mapping[str, Any], server: Mapping[str, Any]) -> Engine:
-    """A vLLM server out of its model card, /version and /server_info."""
+    """Describe a vLLM server by its model card, /version and /server_info."""
     vllm_config = server.get("vllm_config") or {}
     config = dict(_flat(vllm_config))
     for part in ("vllm_env", "system_env"):
         config |= dict(_flat(server.get(part) or {}, part))
-    told = vllm_config.get("speculative_config") or {}
+    drafter = vllm_config.get("speculative_config") or {}
     return Engine(
         kind=EngineKind.VLLM,
         version=_text(version.get("version")),
         model_root=_text(card.get("root")),
         max_model_len=_whole(card.get("max_model_len")),
         kv_cache_tokens=_whole(vllm_config.get("cache_config", {}).get("kv_cache_size_tokens")),
-        drafter=_drafter(told.get("method"), told.get("model"), told.get("num_speculative_tokens")),
+        drafter=_drafter(*(drafter.get(name) for name in ("method", "model", "num_speculative_tokens"))),
         config=config,
     )
 
@@ -337,20 +314,18 @@ def vllm_engine(card: Mapping[str, Any], version: Mapping[str, Any], server: Map
 def _llama_engine(card: Mapping[str, Any], props: Mapping[str, Any]) -> Engine:
     meta = card.get("meta") or {}
     settings = props.get("default_generation_settings") or {}
-    told = {name: value for name, value in props.items() if name not in LLAMA_UNTOLD}
     return Engine(
         kind=EngineKind.LLAMA_CPP,
         version=_text(props.get("build_info")),
         model_root=_text(props.get("model_path")),
         max_model_len=_whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx")),
-        config=dict(_flat(told)) | dict(_flat(meta, "meta")),
+        config=dict(_flat(props, hidden=LLAMA_HIDDEN)) | dict(_flat(meta, "meta")),
     )
 
 
 def _sglang_engine(
     card: Mapping[str, Any], server: Mapping[str, Any], model_info: Mapping[str, Any], metrics: Metrics
 ) -> Engine:
-    told = {name: value for name, value in server.items() if name not in SGLANG_UNTOLD}
     speculation = _sglang_speculation(server)
     names = (f"speculative_{name}" for name in ("algorithm", "draft_model_path", "num_draft_tokens"))
     drafter = _drafter(*(server.get(name) for name in names))
@@ -361,12 +336,12 @@ def _sglang_engine(
         max_model_len=_whole(card.get("max_model_len")) or _whole(server.get("context_length")),
         kv_cache_tokens=_whole(server.get("max_total_num_tokens")) or _cache_tokens(metrics),
         drafter=drafter if speculation and speculation.is_on else "",
-        config=dict(_flat(told)) | dict(_flat(model_info, "model_info")),
+        config=dict(_flat(server, hidden=SGLANG_HIDDEN)) | dict(_flat(model_info, "model_info")),
     )
 
 
 def _sglang_speculation(server: Mapping[str, Any]) -> Speculation | None:
-    """What /get_server_info says of drafting: one token of each round is the model's own, the others are drafted."""
+    # one token of each round is the model's own, the others are drafted
     if "speculative_algorithm" not in server:
         return None
     is_on = str(server["speculative_algorithm"] or "").lower() not in ("", "none")
@@ -375,32 +350,33 @@ def _sglang_speculation(server: Mapping[str, Any]) -> Speculation | None:
 
 
 def _tensorrt_llm_engine(version: Mapping[str, Any], metrics: Metrics, speculation: Speculation | None) -> Engine:
-    told = metrics.settings
+    settings = metrics.settings
     names = (f"speculative_config.spec_{name}" for name in ("method", "draft_model", "num_tokens"))
-    drafter = _drafter(*(told.get(name) for name in names))
-    length = told.get("model_config.max_model_len", "")
+    drafter = _drafter(*(settings.get(name) for name in names))
+    length = settings.get("model_config.max_model_len", "")
     return Engine(
         kind=EngineKind.TENSORRT_LLM,
         version=_text(version.get("version")),
-        model_root=told.get("model_config.model", ""),
+        model_root=settings.get("model_config.model", ""),
         max_model_len=int(length) or None if length.isdecimal() else None,
         kv_cache_tokens=_cache_tokens(metrics),
         drafter=drafter if speculation and speculation.is_on else "",
-        config=told,
+        config=settings,
     )
 
 
 def _drafter(method: object, model: object, n_tokens: object) -> str:
-    """As "ngram, 4 tokens"; empty where nothing names a drafter."""
-    named = " ".join(dict.fromkeys(one for one in map(_text, (method, model)) if one and one.lower() != "none"))
+    # as "ngram, 4 tokens"; empty where nothing names a drafter
+    named = " ".join(dict.fromkeys(name for name in map(_text, (method, model)) if name and name.lower() != "none"))
     return f"{named}, {n_tokens} tokens" if named and n_tokens else named
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Leaves of nested objects by dotted names; anything else as its JSON."""
+def _flat(value: Any, prefix: str = "", hidden: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    # leaves of nested objects by dotted names; anything else as its JSON
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{name}" if prefix else str(name))
+            if name not in hidden:
+                yield from _flat(inner, f"{prefix}.{name}" if prefix else str(name))
     elif prefix:
         yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
 

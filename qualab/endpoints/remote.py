@@ -13,10 +13,10 @@ TIMEOUT_S = 30.0
 
 
 class Service:
-    """The service's API, read below /v1. Its context owns the connections."""
+    """Client of the service's API below /v1. Its context owns the connections."""
 
     def __init__(self, url: str, *, token: str) -> None:
-        """`token` is sent, and never logged or shown."""
+        """Connect to a server; `token` is never logged or shown."""
         self._base = normalize_url(url)
         self._transport = Transport(self._base, key=token, timeout_s=TIMEOUT_S)
 
@@ -27,16 +27,17 @@ class Service:
         await self._transport.close()
 
     async def get(self, path: str) -> JsonObject:
-        """Raises what the server names as its error; EndpointUnreachable, EndpointMisconfigured."""
+        """Get a JSON object. Raises what the server names as its error; EndpointUnreachable, EndpointMisconfigured."""
         try:
             exchange = await self._transport.send("GET", f"{self._base}{path}")
         except Failure as exc:
-            why = f"The service at {self._base} cannot be reached: {exc.message}"
-            raise EndpointUnreachable(why, hint=exc.hint) from None
+            message = f"The service at {self._base} cannot be reached: {exc.message}"
+            raise EndpointUnreachable(message, hint=exc.hint) from None
         status, content = exchange.status, exchange.json()
-        if status == 200 and isinstance(content, dict):
+        content = content if isinstance(content, dict) else {}
+        if status == 200 and content:
             return content
-        if isinstance(content, dict) and "code" in content:
+        if "code" in content:
             kind = error_class(str(content["code"]), InfrastructureError if status >= 500 else EndpointMisconfigured)
             raise kind(str(content.get("detail") or content.get("title")), hint=str(content.get("hint", "")))
         if status >= 500:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -17,9 +17,11 @@ MAX_COUNT = 2**31 - 1
 RETRIED = frozenset({408, 409, 425, 429})
 REJECTED = frozenset({400, 413, 422})
 ABORTED = frozenset({"abort", "error"})
-"""Finish reasons that say that the server gave up in the middle."""
+"""Finish reasons of a server that gave up in the middle."""
 WITHHELD = "content_filter"
 """The finish reason of an answer that a filter cut, or withheld."""
+VLLM_NAMES = ("num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram")
+LLAMA_NAMES = ("draft_n", "draft_n_accepted", "")
 SGLANG_NAMES = (
     ("spec_num_proposed_drafts", "spec_num_correct_drafts", "spec_correct_drafts_histogram"),
     ("spec_proposed_drafts", "spec_accepted_drafts", "spec_accepted_drafts_histogram"),
@@ -28,18 +30,15 @@ SGLANG_NAMES = (
 """Draft tokens, accepted tokens and rounds by accepted tokens: the newest version's names first."""
 
 
-class Drawn(NamedTuple):
-    """What a choice says: the part of a Reply that differs between the routes."""
-
-    status: AnswerStatus
-    text: str | None = None
-    loglikelihood: float | None = None
-    is_greedy: bool | None = None
-    reasoning: str = ""
+EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("text", "loglikelihood", "is_greedy", "prompt_tokens", "completion_tokens")),
+    **dict.fromkeys(("finish_reason", "system_fingerprint", "error"), ""),
+}
+"""A Reply without an answer."""
 
 
 def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
-    """Reads the answer in a body. Raises Failure."""
+    """Read the answer in a body. Raises Failure."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -54,54 +53,32 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         raise Failure(f"the server ended the answer with finish_reason {finish_reason!r}")
     ended = AnswerStatus.TRUNCATED if finish_reason == "length" else AnswerStatus.OK
     if request.context_tokens is not None:
-        drawn = _loglikelihood(choice, n_tokens=len(request.payload["prompt"]), n_context=request.context_tokens)
+        content = _loglikelihood(choice, n_tokens=len(request.payload["prompt"]), n_context=request.context_tokens)
     elif request.api is Api.CHAT:
-        drawn = _message(choice, finish_reason, ended)
+        content = _message(choice, finish_reason, ended)
     elif isinstance(text := choice.get("text"), str):
-        drawn = Drawn(ended, text)
+        content = {"status": ended, "text": text}
     else:
         raise Failure("the choice has no text")
     counts = _object(answer, "usage")
+    values = EMPTY | sending._asdict() | content
+    values |= {name: _count(counts.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+    values |= {"finish_reason": finish_reason, "system_fingerprint": str(answer.get("system_fingerprint") or "")}
     return Reply(
-        status=drawn.status,
-        text=drawn.text,
-        loglikelihood=drawn.loglikelihood,
-        is_greedy=drawn.is_greedy,
-        finish_reason=finish_reason,
-        prompt_tokens=_count(counts.get("prompt_tokens")),
-        completion_tokens=_count(counts.get("completion_tokens")),
-        attempts=sending.attempts,
-        latency_s=sending.latency_s,
-        sent_at=sending.sent_at,
-        system_fingerprint=str(answer.get("system_fingerprint") or ""),
-        error="",
-        reasoning_characters=len(drawn.reasoning),
-        reasoning=drawn.reasoning,
+        **values,
+        reasoning_characters=len(content.get("reasoning", "")),
         drafted=_drafted_in(answer, choice),
         model=model if isinstance(model := answer.get("model"), str) else "",
     )
 
 
 def failed_reply(failure: Failure) -> Reply:
-    """The Reply of a request that got no answer."""
-    return Reply(
-        status=failure.status,
-        text=None,
-        loglikelihood=None,
-        is_greedy=None,
-        finish_reason="",
-        prompt_tokens=None,
-        completion_tokens=None,
-        attempts=failure.sending.attempts,
-        latency_s=failure.sending.latency_s,
-        sent_at=failure.sending.sent_at,
-        system_fingerprint="",
-        error=failure.message,
-    )
+    """Return the Reply of a request that got no answer."""
+    return Reply(**EMPTY | failure.sending._asdict() | {"status": failure.status, "error": failure.message})
 
 
 def refusal(exchange: Exchange, *, now: datetime) -> Failure:
-    """The failure that an HTTP status other than 200 means, with what the server says about it."""
+    """Make a failure of an HTTP status other than 200, with the server's own message."""
     status, retry_after = exchange.status, retry_after_s(exchange.header("Retry-After"), now=now)
     text = error_message(exchange.json()) or exchange.body.decode(errors="replace")
     return Failure(
@@ -114,7 +91,7 @@ def refusal(exchange: Exchange, *, now: datetime) -> Failure:
 
 
 def retry_after_s(header: str | None, *, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for: a number, or an HTTP date. None where it says nothing usable."""
+    """Read a Retry-After header: seconds or an HTTP date. None for anything else."""
     try:
         seconds = float(header or "")
     except ValueError:
@@ -127,14 +104,14 @@ def retry_after_s(header: str | None, *, now: datetime) -> float | None:
 
 
 def error_message(answer: Any) -> str:
-    """What a JSON error body says in the forms of OpenAI, vLLM, llama.cpp and FastAPI; empty for any other body."""
+    """Read the message of an error body of OpenAI, vLLM, llama.cpp or FastAPI; empty for any other body."""
     if not isinstance(answer, dict):
         return ""
     error = answer.get("error")
     if isinstance(error, dict):
         error = error.get("message") or error.get("type")
-    said = next(filter(None, (error, answer.get("message"), answer.get("detail"))), "")
-    return said if isinstance(said, str) else orjson.dumps(said).decode()
+    message = next(filter(None, (error, answer.get("message"), answer.get("detail"))), "")
+    return message if isinstance(message, str) else orjson.dumps(message).decode()
 
 
 def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,13 +120,13 @@ def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
         raise Failure("the body has no choices")
     if not all(isinstance(choice, dict) for choice in choices):
         raise Failure("a choice is not an object")
-    first = choices[0] if len(choices) == 1 else next((one for one in choices if one.get("index") == 0), None)
+    first = choices[0] if len(choices) == 1 else next((choice for choice in choices if choice.get("index") == 0), None)
     if first is None:
         raise Failure("none of the choices has index 0")
     return first  # type: ignore[no-any-return]
 
 
-def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus) -> Drawn:
+def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus) -> dict[str, Any]:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise Failure("the choice has no message")
@@ -157,17 +134,17 @@ def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus)
     texts = [text for text in (message.get("reasoning_content"), message.get("reasoning")) if isinstance(text, str)]
     reasoning = max(texts, key=len) if texts else None  # empty where a server gives the field without text
     if not content and finish_reason == WITHHELD:
-        what = f"the server withheld the answer (finish_reason {WITHHELD!r})"
-        raise Failure(what, retry=False, status=AnswerStatus.REJECTED)
+        withheld = f"the server withheld the answer (finish_reason {WITHHELD!r})"
+        raise Failure(withheld, retry=False, status=AnswerStatus.REJECTED)
     if not content and (reasoning or (content is None and reasoning is not None)):
-        return Drawn(AnswerStatus.NO_FINAL_ANSWER, reasoning=reasoning)
+        return {"status": AnswerStatus.NO_FINAL_ANSWER, "reasoning": reasoning}
     if not isinstance(content, str):
         raise Failure("the message has no content")
-    return Drawn(ended, content, reasoning=reasoning or "")
+    return {"status": ended, "text": content, "reasoning": reasoning or ""}
 
 
-def _loglikelihood(choice: Mapping[str, Any], *, n_tokens: int, n_context: int) -> Drawn:
-    """As lm-eval's `parse_logprobs`: the sum over the continuation; greedy where every token was the likeliest."""
+def _loglikelihood(choice: Mapping[str, Any], *, n_tokens: int, n_context: int) -> dict[str, Any]:
+    # as lm-eval's `parse_logprobs`: the sum over the continuation; greedy where every token was the likeliest
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         raise Failure("the server gives no log-probabilities", retry=False)
@@ -184,27 +161,24 @@ def _loglikelihood(choice: Mapping[str, Any], *, n_tokens: int, n_context: int) 
         likeliest = [max(top.values()) for top in tops[n_context:-1]]
     except (TypeError, ValueError, AttributeError):
         raise Failure("a log-probability of the continuation is missing") from None
-    return Drawn(AnswerStatus.OK, loglikelihood=total, is_greedy=continuation == likeliest)
+    return {"status": AnswerStatus.OK, "loglikelihood": total, "is_greedy": continuation == likeliest}
 
 
 def _drafted_in(answer: Mapping[str, Any], choice: Mapping[str, Any]) -> Drafted | None:
-    """None where neither the answer nor its choice says anything of drafting."""
     metrics, timings = _object(answer, "metrics"), _object(answer, "timings")
     if "speculative_decoding" in metrics:  # vLLM, --per-request-spec-decode-metrics
-        told = _object(metrics, "speculative_decoding")
-        names = ("num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram")
-        return _drafted(*(told.get(name) for name in names))
+        return _drafted(_object(metrics, "speculative_decoding"), VLLM_NAMES)
     if timings:  # llama.cpp
-        return _drafted(timings.get("draft_n"), timings.get("draft_n_accepted"))
+        return _drafted(timings, LLAMA_NAMES)
     # SGLang, as a request asks for it (return_meta_info, return_spec_tokens_details)
-    for told in (_object(choice, "meta_info"), _object(_object(answer, "sglext"), "spec_tokens_details")):
+    for details in (_object(choice, "meta_info"), _object(_object(answer, "sglext"), "spec_tokens_details")):
         for names in SGLANG_NAMES:
-            if names[0] in told:
-                return _drafted(*(told.get(name) for name in names))
+            if names[0] in details:
+                return _drafted(details, names)
     usage = _object(answer, "usage")
     # OpenAI's counts of predicted tokens, which newer versions of SGLang fill; others always say 0
     details = _object(usage, "completion_tokens_details")
-    accepted, rejected = (_count(details.get(f"{what}_prediction_tokens")) for what in ("accepted", "rejected"))
+    accepted, rejected = (_count(details.get(f"{kind}_prediction_tokens")) for kind in ("accepted", "rejected"))
     if accepted is not None and rejected is not None and accepted + rejected:
         return Drafted(draft_tokens=accepted + rejected, accepted_tokens=accepted)
     # TensorRT-LLM's mean tokens an iteration: what came beyond one was accepted; draft tokens are not told
@@ -214,20 +188,20 @@ def _drafted_in(answer: Mapping[str, Any], choice: Mapping[str, Any]) -> Drafted
     return None
 
 
-def _drafted(draft_tokens: object, accepted_tokens: object, histogram: object = None) -> Drafted | None:
-    drafted, accepted = _count(draft_tokens), _count(accepted_tokens)
+def _drafted(details: Mapping[str, Any], names: Sequence[str]) -> Drafted | None:
+    drafted, accepted = (_count(details.get(name)) for name in names[:2])
     if drafted is None or accepted is None:
         return None
-    rounds = [count for one in histogram if (count := _count(one)) is not None] if isinstance(histogram, list) else []
-    is_whole = isinstance(histogram, list) and len(rounds) == len(histogram)
-    return Drafted(draft_tokens=drafted, accepted_tokens=accepted, rounds=tuple(rounds) if is_whole else ())
+    histogram = details.get(names[2])
+    rounds = tuple(histogram) if isinstance(histogram, list) and None not in map(_count, histogram) else ()
+    return Drafted(draft_tokens=drafted, accepted_tokens=accepted, rounds=rounds)
 
 
 def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = parent.get(name)
-    return found if isinstance(found, dict) else {}
+    value = parent.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: object) -> int | None:
-    """A server that lost count may say -1, or 2**64 - 1, which no database holds."""
+    # a server that lost count may say -1, or 2**64 - 1, which no database holds
     return value if type(value) is int and 0 <= value <= MAX_COUNT else None

@@ -43,7 +43,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Time and chance, as arguments."""
+    """Clock and random numbers of a client."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.perf_counter
@@ -53,56 +53,45 @@ class Timing:
 
 
 class Sending(NamedTuple):
-    """When and how often a request was sent. A tuple, because one is made for every request."""
+    """When and how often a request was sent."""
 
     attempts: int
     latency_s: float
     sent_at: datetime
 
 
+@dataclass(eq=False)
 class Failure(Exception):
     """A request without a usable answer."""
 
-    sending: Sending
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: AnswerStatus = AnswerStatus.BAD_BODY,
-        hint: str = "",
-        retry: bool = True,
-        is_backpressure: bool = False,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.hint = hint
-        self.retry = retry
-        """False where asking again cannot help."""
-        self.is_backpressure = is_backpressure
-        """Whether the server only asks to wait."""
-        self.retry_after_s = retry_after_s
+    message: str
+    status: AnswerStatus = field(default=AnswerStatus.BAD_BODY, kw_only=True)
+    hint: str = field(default="", kw_only=True)
+    retry: bool = field(default=True, kw_only=True)
+    """False where asking again cannot help."""
+    is_backpressure: bool = field(default=False, kw_only=True)
+    """Whether the server only asks to wait."""
+    retry_after_s: float | None = field(default=None, kw_only=True)
+    sending: Sending = field(init=False)
 
 
 class Exchange(NamedTuple):
-    """A whole HTTP answer. A tuple, because one is made for every request."""
+    """A whole HTTP answer."""
 
     status: int
     body: bytes
     header: Callable[[str], str | None]
-    """A header's value, by its name in any case; None where there is none that is text."""
+    """Value by a name in any case; None where there is none that is text."""
 
     def json(self) -> Any:
-        """The parsed body; None where it is not JSON."""
+        """Parse the body; None where it is not JSON."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             return None
 
     def object(self) -> dict[str, Any]:
-        """The JSON object of an answer with status 200; empty for anything else."""
+        """Return the JSON object of an answer with status 200; empty for anything else."""
         answer = self.json() if self.status == 200 else None
         return answer if isinstance(answer, dict) else {}
 
@@ -111,7 +100,6 @@ class Transport:
     """A client for one server."""
 
     def __init__(self, base: str, *, key: str, timeout_s: float, address: str = "") -> None:
-        """`address` is the host's, where it has been looked up already."""
         parts = urlsplit(base)
         is_local = is_loopback(parts.hostname)
         # the number of connections is bounded by the requests in flight
@@ -130,40 +118,43 @@ class Transport:
         self._parsed = functools.cache(Url)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def send(
         self, method: str, url: str, *, body: bytes | None = None, timeout_s: float | None = None
     ) -> Exchange:
-        """One request; the deadline (the client's, or `timeout_s`) covers headers and body. Raises Failure."""
+        """Send one request; the deadline (the client's, or `timeout_s`) covers headers and body. Raises Failure."""
         request = self._client.request(method, self._parsed(url))
         if body is not None:
             request = request.body_bytes(body)
         if timeout_s is not None:
             request = request.timeout(timedelta(seconds=timeout_s))
+        n_cancelled = _cancellations()
+        failure: PyreqwestError | None = None
         try:
             response = await request.build().send()
             content = (await response.bytes()).to_bytes()
         except PyreqwestError as exc:
-            _raise_if_cancelled()
-            raise failure_of(exc, may_be_proxied=self._may_be_proxied) from None
-        _raise_if_cancelled()
+            failure = exc
+        if _cancellations() > n_cancelled:  # the client loses it where an answer comes at the same moment
+            raise asyncio.CancelledError
+        if failure:
+            raise failure_of(failure, may_be_proxied=self._may_be_proxied) from None
         return Exchange(response.status, content, functools.partial(_header, response))
 
     async def get_object(self, url: str) -> dict[str, Any]:
-        """The JSON object at a URL, which is answered at once; empty where there is none."""
+        """Get the JSON object at a URL that is answered at once; empty where there is none."""
         try:
             return (await self.send("GET", url, timeout_s=PROBE_TIMEOUT_S)).object()
         except Failure:
             return {}
 
 
-def _raise_if_cancelled() -> None:
-    """Raises CancelledError where the client lost it: it does where an answer comes at the same moment."""
+def _cancellations() -> int:
+    # counted, as a TaskGroup may leave its own on the task that goes on (Python 3.11)
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    return task.cancelling() if task else 0
 
 
 def _header(response: Response, name: str) -> str | None:
@@ -186,8 +177,7 @@ CAUSES = (
     ),
     ("invalid peer certificate: ([a-z ]+)", "its TLS certificate is not trusted ({0})", CERTIFICATE),
     ("tunnel error: proxy authorization required", "the proxy refused with status 407", PROXY),
-    ("tunnel error: failed to create underlying connection", "the proxy cannot be reached", PROXY),
-    ("tunnel error", "the proxy refused to connect", PROXY),
+    ("tunnel error", "the proxy cannot be reached, or refused to connect", PROXY),
     ("without sending tls close_notify", "the server closed the connection without an answer", LOG),
     (
         "corrupt message|invalidcontenttype|fatal alert|tls|peer (?:is )?incompatible",
@@ -206,7 +196,7 @@ CAUSES = (
 
 
 def failure_of(exc: PyreqwestError, *, may_be_proxied: bool) -> Failure:
-    """The failure that the client's exception means. The text is ours: nothing of the request is repeated in it."""
+    """Name the failure in words of our own, which repeat nothing of the request."""
     causes = [cause["message"].lower() for cause in (getattr(exc, "details", None) or {}).get("causes") or ()]
     joined = "; ".join(causes)
     is_connecting = "client error (connect)" in causes  # among the causes of all that happens before a request is sent
@@ -225,7 +215,7 @@ def failure_of(exc: PyreqwestError, *, may_be_proxied: bool) -> Failure:
             return broken(reason.format(*match.groups()), hint=hint)
     if may_be_proxied and is_connecting:
         return broken("the server, or the proxy that the environment names, cannot be reached", hint=PROXY)
-    number = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", joined)) else 0
+    number = int(match[1]) if (match := re.search(r"\(os error (\d+)\)", joined)) else 0
     if number == errno.ECONNREFUSED:
         hint = "Start the server, or correct host and port"
         return broken("the connection was refused, nothing listens there", hint=hint)
@@ -243,7 +233,7 @@ KEY_LIKE = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+|\bsk-[\w*.-]{4,}")
 
 
 def checked_key(key: str | None) -> str:
-    """The key without surrounding space; empty where there is none. Raises InvalidValue without showing it."""
+    """Strip the key; empty where there is none. Raises InvalidValue without showing it."""
     text = (key or "").strip()
     if not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidValue("The API key holds characters that no key has", hint="A key is one word of ASCII characters")
@@ -257,19 +247,19 @@ class Redactor:
 
     def __init__(self, secret: str) -> None:
         forms = sorted({secret, quote(secret, safe=""), json.dumps(secret)[1:-1]} - {""}, key=len, reverse=True)
-        words = [re.escape(one) if len(one) >= SHORT_KEY else rf"(?<!\w){re.escape(one)}(?!\w)" for one in forms]
+        words = [re.escape(form) if len(form) >= SHORT_KEY else rf"(?<!\w){re.escape(form)}(?!\w)" for form in forms]
         self._pattern = re.compile("|".join(words) or r"(?!)")
 
     def __repr__(self) -> str:
         return "Redactor()"
 
     def __call__(self, text: str) -> str:
-        """The text with the secret, and everything that looks like one, replaced."""
+        """Replace the secret, and everything that looks like one."""
         return KEY_LIKE.sub(HIDDEN, self._pattern.sub(HIDDEN, text))
 
     def excerpt(self, text: str | bytes, *, limit: int = EXCERPT_CHARACTERS) -> str:
-        """One line of at most `limit` characters. Secrets are replaced before anything is cut."""
+        """Make one line of at most `limit` characters. Secrets are replaced before anything is cut."""
         start = text[:READ_BYTES]
-        whole = self(start.decode(errors="replace") if isinstance(start, bytes) else start)
-        line = " ".join("".join(one if one.isprintable() else " " for one in whole).split())
+        clean = self(start.decode(errors="replace") if isinstance(start, bytes) else start)
+        line = " ".join("".join(letter if letter.isprintable() else " " for letter in clean).split())
         return line if len(line) <= limit else f"{line[: limit - 1]}…"

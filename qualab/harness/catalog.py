@@ -23,7 +23,7 @@ class Entry(BaseModel):
 
 
 class DatasetEntry(Entry):
-    """Where one data set is found."""
+    """Where a data set is found."""
 
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
     """A commit."""
@@ -32,12 +32,12 @@ class DatasetEntry(Entry):
     columns: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
 
     def columns_of(self, config: str | None) -> tuple[str, ...]:
-        """Columns that every line must have; empty where the first line says it."""
+        """List the columns that every line must have; empty for the first line's."""
         return self.columns.get(config or "", ()) if isinstance(self.columns, dict) else self.columns
 
 
 class TaskHints(Entry):
-    """What a task says about its own metrics and items, in the catalog or in its YAML's `metadata: {qualab: ...}`."""
+    """A task's metrics and items, described in the catalog or in its YAML's `metadata: {qualab: ...}`."""
 
     benchmark: str | None = None
     metrics: dict[str, MetricKind] = {}
@@ -45,11 +45,11 @@ class TaskHints(Entry):
     choices: Annotated[int, Field(ge=2)] | None = None
 
     def kind(self, key: str) -> MetricKind | None:
-        """Kind of a metric by its full key ("exact_match,none") or by its name alone."""
+        """Look up a metric's kind by its full key ("exact_match,none") or its name."""
         return self.metrics.get(key, self.metrics.get(key.partition(",")[0]))
 
     def over(self, other: TaskHints) -> TaskHints:
-        """These hints, and the other's where these are silent."""
+        """Fill in the other's hints where these are silent."""
         return TaskHints(
             benchmark=self.benchmark or other.benchmark,
             metrics={**other.metrics, **self.metrics},
@@ -85,11 +85,11 @@ class Catalog(Entry):
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The benchmark of every task and group that the catalog names."""
+        """Map every task and group of the catalog to its benchmark."""
         return {name: key for key, entry in self.benchmarks.items() for name in (*entry.groups, *entry.tasks)}
 
     def hints(self, name: str) -> TaskHints:
-        """What the catalog says about a task or group; nothing where it does not know it."""
+        """Return the hints for a task or group; empty for one that the catalog does not know."""
         if name not in self.owners:
             return TaskHints()
         benchmark = self.owners[name]
@@ -97,34 +97,33 @@ class Catalog(Entry):
         return entry.tasks.get(name, TaskHints()).over(entry.model_copy(update={"benchmark": benchmark}))
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Suites replaced by their tasks; each name once, in the order of its first mention."""
+        """Replace suites by their tasks; each name once, in the order of its first mention."""
         expanded = (task for name in names for task in (self.suites[name].tasks if name in self.suites else (name,)))
         return tuple(dict.fromkeys(expanded))
 
 
 def read_catalog(tasks_dir: Path) -> Catalog:
-    """Reads `catalog.yaml`. Raises BrokenTask."""
+    """Read `catalog.yaml`. Raises BrokenTask."""
     path = tasks_dir / CATALOG_FILE
     try:
         return Catalog.model_validate(yaml.safe_load(path.read_bytes()) or {})
     except (OSError, yaml.YAMLError) as exc:
         raise BrokenTask(f"The task catalog {path} cannot be read: {exc}", hint="Reinstall qualab") from exc
     except ValidationError as exc:
-        why = f"The task catalog {path} is wrong at {_first_error(exc)}"
-        raise BrokenTask(why, hint="Its format is in CATALOG.md") from exc
+        message = f"The task catalog {path} is wrong at {_first_error(exc)}"
+        raise BrokenTask(message, hint="Its format is in CATALOG.md") from exc
 
 
 def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
-    """The hints in a task YAML's own `metadata`. Raises BrokenTask."""
+    """Read the hints in a task YAML's own `metadata`. Raises BrokenTask."""
     own = metadata.get("qualab", {}) if isinstance(metadata, Mapping) else {}
     try:
         return TaskHints.model_validate(own)
     except ValidationError as exc:
-        why = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
-        raise BrokenTask(why, hint="Known keys are benchmark, metrics, cluster and choices") from exc
+        message = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
+        raise BrokenTask(message, hint="Known keys are benchmark, metrics, cluster and choices") from exc
 
 
 def _first_error(exc: ValidationError) -> str:
-    """As "suites.release.tasks: Field required"."""
     error = exc.errors(include_url=False)[0]
     return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import fnmatch
+import functools
+import hashlib
+import inspect
 import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
+import datasets
+import lm_eval.api.task
+import lm_eval.tasks
+import lm_eval.utils
 from lm_eval.api.metrics import mean
-from lm_eval.api.task import ConfigurableTask
+from lm_eval.api.registry import metric_registry
+from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.tasks._yaml_loader import load_yaml
 
-from qualab.errors import BrokenTask, InvalidValue
-from qualab.harness.building import Builder, check_scoring, no_items, shots
+from qualab.errors import (
+    BrokenTask,
+    EmptyDataset,
+    InvalidValue,
+    QualabError,
+    ScoringUnavailable,
+    TooManyTasks,
+    UnknownTask,
+)
 from qualab.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
-from qualab.harness.patching import config_hash, data_hash, prepare_process, reseed
 from qualab.harness.sources import LOCAL, Sources, label
-from qualab.harness.tasks import LmEvalTasks, LoadedTask, Note, overridden
+from qualab.harness.tasks import LmEvalTasks, LoadedTask, Note, broken, overridden, reseed
 from qualab.model.items import JsonObject
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
 
+LM_EVAL_TASKS = Path(lm_eval.tasks.__file__).parent
+N_SUGGESTIONS = 3
+DECLARATION = re.compile(rb"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?([\w.:-]+)["']?[ \t]*(?:#.*)?$""", re.M)
+"""A line of a YAML that names its task or group."""
 CUSTOM = "custom"
 KINDS = {
     "generate_until": RequestKind.GENERATION,
@@ -39,30 +68,27 @@ ZERO_OR_ONE: Mapping[str, frozenset[str]] = {
 
 
 def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = lambda _item, _step: None) -> LmEvalTasks:
-    """Reads data, and touches no network where a data directory is given. `note` is told what is being scored.
+    """Load tasks and their data, without network where a data directory is given. `note` is told what is scored.
 
     Raises InvalidValue, UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
     TooManyTasks.
     """
     _check(options)
-    prepare_process()
+    _prepare_process()
     reseed(str(options.seed))  # a task's process_docs may shuffle
     catalog = read_catalog(tasks_dir)
     sources = Sources(catalog=catalog, tasks_dir=tasks_dir, data_dir=options.data_dir, planned=options.revisions)
-    builder = Builder(options, catalog=catalog, tasks_dir=tasks_dir, sources=sources)
+    builder = _Builder(options, catalog=catalog, tasks_dir=tasks_dir, sources=sources)
     builder.build()
     hints = {
         name: hints_from_metadata(name, task.config.metadata).over(catalog.hints(name))
         for name, task in builder.tasks.items()
     }
-    loaded = {
-        name: _loaded(
-            task, options, hints[name], asked_as=builder.asked_as[name], revision=sources.commits.get(name, LOCAL)
-        )
-        for name, task in builder.tasks.items()
-    }
-    for one in loaded.values():
-        check_scoring(one.task, one.docs, data_dir=options.data_dir)
+    loaded = {}
+    for name, task in builder.tasks.items():
+        revision = sources.commits.get(name, LOCAL)
+        loaded[name] = _loaded(task, options, hints[name], asked_as=builder.asked_as[name], revision=revision)
+        _check_scoring(task, loaded[name].docs, data_dir=options.data_dir)
     suite = options.names[0] if len(set(options.names)) == 1 and options.names[0] in catalog.suites else CUSTOM
     by_suite = catalog.suites[suite].apply_chat_template if suite != CUSTOM else False
     rows = list(_metric_specs(loaded, builder.groups, hints))
@@ -109,11 +135,14 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
     kind = KINDS[config.output_type]
     if kind is RequestKind.GENERATION and options.gen_kwargs:
         task.set_config("generation_kwargs", overridden(config.generation_kwargs or {}, options.gen_kwargs))
-    task.set_config("num_fewshot", shots(config.num_fewshot, options.num_fewshot))
+    task.set_config("num_fewshot", _shots(config.num_fewshot, options.num_fewshot))
     available = task.task_docs if hasattr(task, "task_docs") else task.eval_docs
-    docs = list(islice(available, _n_asked(len(available), options.limit)))
+    n_asked, limit = len(available), options.limit
+    if limit is not None:  # lm-eval's: a number, or a fraction below 1, rounded up
+        n_asked = min(n_asked, math.ceil(n_asked * limit) if limit < 1 else int(limit))
+    docs = list(islice(available, n_asked))
     if not docs:
-        raise no_items(name)
+        raise _no_items(name)
     plain_docs = [_plain(doc) for doc in docs]
     cluster = hints.cluster or ()
     if missing := [field for field in cluster if field not in plain_docs[0]]:
@@ -123,8 +152,8 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
         benchmark=hints.benchmark or asked_as,
         kind=kind,
         version=str(task.VERSION),
-        config_hash=config_hash(task),
-        data_hash=data_hash(plain_docs),
+        config_hash=_data_hash([{"class": _hashable(type(task)), "config": _hashable(task.config)}]),
+        data_hash=_data_hash(plain_docs),
         dataset=label(task.config.dataset_path, task.config.dataset_name),
         revision=revision,
         num_fewshot=task.config.num_fewshot,
@@ -136,15 +165,8 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
     return LoadedTask(spec=spec, task=task, docs=docs, plain_docs=plain_docs, cluster=cluster)
 
 
-def _n_asked(n_available: int, limit: float | None) -> int:
-    """Items that lm-eval's --limit leaves: a number, or a fraction below 1, rounded up."""
-    if limit is None:
-        return n_available
-    return min(n_available, math.ceil(n_available * limit) if limit < 1 else int(limit))
-
-
 def _plain(doc: Mapping[str, Any]) -> JsonObject:
-    """The document as JSON would give it back; the same object where it is JSON already."""
+    # as JSON would give it back; the same object where it is JSON already
     foreign: list[Any] = []
 
     def as_text(value: Any) -> str:
@@ -155,8 +177,8 @@ def _plain(doc: Mapping[str, Any]) -> JsonObject:
     return json.loads(text) if foreign or not isinstance(doc, dict) else doc
 
 
-def table_order(loaded: Mapping[str, LoadedTask], groups: Mapping[str, Any]) -> Iterator[str]:
-    """The rows of lm-eval's table: groups by name, each before its members by name; then the tasks of no group."""
+def _table_order(loaded: Mapping[str, LoadedTask], groups: Mapping[str, Any]) -> Iterator[str]:
+    # lm-eval's: groups by name, each before its members by name; then the tasks of no group
     children = {name: sorted(group.child_names) for name, group in groups.items()}
     inner = {child for names in children.values() for child in names}
 
@@ -173,33 +195,33 @@ def table_order(loaded: Mapping[str, LoadedTask], groups: Mapping[str, Any]) -> 
 def _metric_specs(
     loaded: Mapping[str, LoadedTask], groups: Mapping[str, Any], hints: Mapping[str, TaskHints]
 ) -> Iterator[MetricSpec]:
-    """Every row of lm-eval's table, in its order, once. None is primary yet."""
-    for name in dict.fromkeys(table_order(loaded, groups)):
+    # every row of lm-eval's table, in its order, once; none is primary yet
+    for name in dict.fromkeys(_table_order(loaded, groups)):
         rows = _task_rows(loaded[name], hints[name]) if name in loaded else _group_rows(name, groups[name], loaded)
         yield from sorted(rows, key=lambda row: row.key)
 
 
-def _task_rows(one: LoadedTask, hints: TaskHints) -> Iterator[MetricSpec]:
-    for key in one.metric_keys():
+def _task_rows(task: LoadedTask, hints: TaskHints) -> Iterator[MetricSpec]:
+    for key in task.metric_keys():
         metric, _, ensemble = key.partition(",")
         yield MetricSpec(
-            task=one.spec.name,
+            task=task.spec.name,
             name=metric,
             filter=ensemble,
-            kind=hints.kind(key) or _known_kind(one.task, metric, ensemble),
+            kind=hints.kind(key) or _known_kind(task.task, metric, ensemble),
             is_primary=False,
-            exercises_drafter=one.spec.kind is RequestKind.GENERATION,
-            higher_is_better=bool(one.task.higher_is_better().get(metric, True)),
+            exercises_drafter=task.spec.kind is RequestKind.GENERATION,
+            higher_is_better=bool(task.task.higher_is_better().get(metric, True)),
         )
 
 
 def _known_kind(task: Any, metric: str, ensemble: str) -> MetricKind:
-    """BINARY_MEAN where lm-eval's code allows nothing else, OTHER everywhere else: no guess from names."""
+    # BINARY_MEAN where lm-eval's code allows nothing else, OTHER everywhere else: no guess from names
     config = task.config
     is_plain = type(task).process_results is ConfigurableTask.process_results and config.process_results is None
     is_averaged = task.aggregation().get(metric) is mean
     is_binary = metric in ZERO_OR_ONE.get(str(config.output_type), ())
-    pipelines = {one["name"]: one["filter"] for one in config.filter_list or ()}
+    pipelines = {entry["name"]: entry["filter"] for entry in config.filter_list or ()}
     one_answer = (
         config.output_type != "generate_until"
         or ensemble not in pipelines
@@ -228,18 +250,312 @@ def _group_rows(name: str, group: Any, loaded: Mapping[str, LoadedTask]) -> Iter
 
 
 def _primaries(
-    rows: Sequence[MetricSpec], builder: Builder, loaded: Mapping[str, LoadedTask], catalog: Catalog
+    rows: Sequence[MetricSpec], builder: _Builder, loaded: Mapping[str, LoadedTask], catalog: Catalog
 ) -> set[str]:
-    """One a benchmark that the catalog knows, else the first of every name that was asked for; of each member where a
-    group has no metric of its own."""
+    # one a benchmark that the catalog knows, else the first of every name that was asked for; of each member where a
+    # group has no metric of its own
     ids = {row.id for row in rows}
     of_groups = {row.task: row.id for row in reversed(rows) if row.task in builder.groups}
     primary: set[str] = set()
-    for benchmark in dict.fromkeys(one.spec.benchmark for one in loaded.values()):
+    firsts: dict[str, list[str]] = {}
+    for name, task in loaded.items():
+        first = of_groups.get(builder.asked_as[name], f"{name}/{task.metric_keys()[0]}")
+        firsts.setdefault(task.spec.benchmark, []).append(first)
+    for benchmark, candidates in firsts.items():
         preferred = catalog.benchmarks[benchmark].primary if benchmark in catalog.benchmarks else ()
-        own = [one for one in loaded.values() if one.spec.benchmark == benchmark]
-        firsts = [
-            of_groups.get(builder.asked_as[one.spec.name], f"{one.spec.name}/{one.metric_keys()[0]}") for one in own
-        ]
-        primary.update([one for one in preferred if one in ids][:1] or ids.intersection(firsts))
+        primary.update([metric for metric in preferred if metric in ids][:1] or ids.intersection(candidates))
     return primary
+
+
+TEMPLATES_KEPT = 4_096
+
+
+def _prepare_process() -> None:
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL + 1)
+    datasets.disable_progress_bars()
+    environment = lm_eval.utils.env
+    if not hasattr(environment.from_string, "cache_info"):
+        environment.from_string = functools.lru_cache(maxsize=TEMPLATES_KEPT)(environment.from_string)
+    # task modules call nltk.download when they are imported; importing nltk here would take seconds
+    downloader: Any = ModuleType("nltk.downloader")
+    downloader.download = downloader.download_shell = downloader.download_gui = lambda *_args, **_kwargs: False
+    sys.modules["nltk.downloader"] = downloader
+    if nltk := sys.modules.get("nltk"):
+        nltk.download = downloader.download  # type: ignore[attr-defined]
+
+
+OF_THIS_MACHINE = frozenset({"config_source", "data_files", "data_dir", "cache_dir"})
+"""Keys that say where files lie here; what the files hold is in the hash of the documents."""
+
+
+def _data_hash(docs: Iterable[JsonObject]) -> str:
+    digest = hashlib.sha256()
+    for doc in docs:
+        digest.update(json.dumps(doc, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
+def _hashable(value: Any) -> Any:
+    # as JSON, without addresses of objects and without paths of this machine
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, functools.partial):
+        return ["partial", _hashable(value.func), _hashable(value.args), _hashable(value.keywords)]
+    if callable(value):
+        return [getattr(value, "__qualname__", type(value).__qualname__), _source_hash(value)]
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _hashable(inner) for key, inner in value.items() if key not in OF_THIS_MACHINE}
+    if isinstance(value, (list, tuple)):
+        return [_hashable(inner) for inner in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_hashable(inner), sort_keys=True) for inner in value)
+    return [type(value).__qualname__, _hashable(getattr(value, "__dict__", {}))]
+
+
+def _source_hash(function: Any) -> str:
+    # of the whole module, as a function's helpers decide too; empty where there is no source
+    subject = inspect.unwrap(function) if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    with suppress(TypeError, OSError):
+        if file := inspect.getsourcefile(subject):
+            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return ""
+
+
+class _Builder:
+    """Builds the tasks of one load, each once."""
+
+    def __init__(self, options: TaskOptions, *, catalog: Catalog, tasks_dir: Path, sources: Sources) -> None:
+        self._options = options
+        self._catalog = catalog
+        self._own_folders = (tasks_dir, *options.include_paths)
+        self._sources = sources
+        self.tasks: dict[str, Any] = {}
+        """lm-eval's leaf tasks in the order of their first mention."""
+        self.groups: dict[str, Any] = {}
+        self.asked_as: dict[str, str] = {}
+        """Task -> the name that the user gave: a group's, or its own."""
+        self._current: Any = None
+        """The task that is being built, to name it when building fails."""
+        self._n_begun = 0
+
+    def build(self) -> None:
+        """Build every name of the options.
+
+        Raises UnknownTask and TooManyTasks (within a second or two), BrokenTask, ScoringUnavailable (a Python package
+        that a task needs), and as the sources.
+        """
+        names = self._catalog.expand(self._options.names)
+        manager = self._index(names)
+        matches = tuple(dict.fromkeys(match for name in names for match in _matches(manager, name)))
+        self._check_bound(len(matches))  # each holds a task, or names what another holds
+        fewshot_docs = ConfigurableTask.fewshot_docs
+
+        def fewshot_docs_if_needed(task: Any) -> Any:
+            # a sampler is made for every task; without shots its split need not be there
+            return fewshot_docs(task) if _shots(task.config.num_fewshot, self._options.num_fewshot) > 0 else None
+
+        def download(task: Any, dataset_kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any) -> None:
+            self._download(task, dataset_kwargs)
+
+        with (
+            patch.object(Task, "download", download),
+            patch.object(ConfigurableTask, "download", download),
+            patch.object(ConfigurableTask, "fewshot_docs", fewshot_docs_if_needed),
+            patch.object(lm_eval.api.task, "get_metric", _get_metric_lazily),
+        ):
+            for name in matches:
+                if name in self.tasks or name in self.groups:
+                    continue
+                built = self._built(manager, name)
+                groups = built.get("groups", {})
+                self.groups.update(groups)
+                for task_name, task in built["tasks"].items():
+                    self.tasks.setdefault(task_name, task)
+                    self.asked_as.setdefault(task_name, name if name in groups else task_name)
+
+    def _index(self, names: Sequence[str]) -> Any:
+        # lm-eval's TaskManager over the folders that these names need; later folders win, the user's last
+        if self._options.most_tasks is not None:
+            # "*": the index alone would take half a minute. What is near the bound is counted when it is loaded
+            for pattern in filter(_is_pattern, names):
+                self._check_bound(len(fnmatch.filter(_declared(), pattern)) / 2)
+        entries = [self._catalog.benchmarks[owner] for name in names if (owner := self._catalog.owners.get(name))]
+        known = dict.fromkeys(LM_EVAL_TASKS / folder for entry in entries for folder in entry.lm_eval_folders)
+        own = [str(folder) for folder in self._own_folders]
+        manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=[*map(str, known), *own])
+        missing = [name for name in names if _is_pattern(name) or not _matches(manager, name)]
+        if not missing:
+            return manager
+        for name in missing:
+            self._raise_if_broken(name)
+        unknown = [name for name in missing if not _is_pattern(name) and not _is_mentioned(name)]
+        if not unknown:
+            manager = lm_eval.tasks.TaskManager(include_path=own)
+            unknown = [name for name in missing if not _matches(manager, name)]
+        if unknown:
+            names_known = sorted({*self._catalog.suites, *self._catalog.owners, *manager.all_tasks, *_declared()})
+            matches = (difflib.get_close_matches(name, names_known, n=N_SUGGESTIONS, cutoff=0.6) for name in unknown)
+            near = list(dict.fromkeys(match for group in matches for match in group))
+            raise UnknownTask(
+                f"There is no task, group or suite named {', '.join(unknown)}",
+                hint=f"Did you mean {', '.join(near)}?" if near else "Own tasks are found with --include-path DIR",
+                names=unknown,
+                nearest=near,
+            )
+        return manager
+
+    def _raise_if_broken(self, name: str) -> None:
+        # lm-eval skips a YAML that it cannot read: it may be the one that was asked for
+        for file in (path for folder in self._own_folders for path in _yaml_files(folder)):
+            try:
+                load_yaml(file, resolve_func=False)
+            except Exception as exc:  # lm-eval's own index skips on any exception too
+                if name in file.read_bytes().decode(errors="replace"):
+                    reason = " ".join(str(exc).split())
+                    raise BrokenTask(f"{file} is not a valid task YAML: {reason}", hint="Correct the file") from exc
+
+    def _built(self, manager: Any, name: str) -> Mapping[str, Any]:
+        self._current = None
+        try:
+            return manager.load(name)  # type: ignore[no-any-return]
+        except QualabError:
+            raise
+        except Exception as exc:  # whatever a task's YAML, templates and functions raise
+            task = str(getattr(self._current, "task_name", None) or name)
+            if isinstance(exc, ModuleNotFoundError):
+                raise _missing_package(task, exc) from exc
+            docs = getattr(self._current, "task_docs", None)
+            if docs is not None and len(docs) == 0:
+                raise _no_items(task) from exc
+            raise broken(task, "cannot be built", exc) from exc
+
+    def _download(self, task: Any, dataset_kwargs: Mapping[str, Any] | None) -> None:
+        self._current = task
+        self._n_begun += 1
+        self._check_bound(self._n_begun)
+        options = dict(dataset_kwargs) if isinstance(dataset_kwargs, Mapping) else {}
+        options.pop("trust_remote_code", None)  # the datasets library takes it no more
+        config = getattr(task, "config", None)
+        metadata = getattr(config, "metadata", None) or {}
+        custom = getattr(config, "custom_dataset", None)
+        if callable(custom):
+            task.dataset = custom(**metadata, **options)
+        elif task.DATASET_PATH is None:
+            raise BrokenTask(f"Task {task.task_name} names no data set", hint="Add dataset_path to its YAML")
+        else:
+            task.dataset = self._sources.splits(
+                task.DATASET_PATH,
+                task.DATASET_NAME,
+                options,
+                task=str(task.task_name),
+                beside=Path(metadata.get("config_source", "")).parent,
+                items_split=getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test",
+            )
+
+    def _check_bound(self, n_tasks: float) -> None:
+        most = self._options.most_tasks
+        if most is not None and n_tasks > most:
+            hint, fields = "Name fewer tasks, or groups that hold fewer", {"tasks": f"must be at most {most} tasks"}
+            raise TooManyTasks(f"These are more than {most} tasks", hint=hint, fields=fields)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _matches(manager: Any, name: str) -> list[str]:
+    if _is_pattern(name):
+        return [known for known in manager.all_tasks if fnmatch.fnmatch(known, name)]
+    is_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    return [name] if is_file or name in manager.task_index else []
+
+
+def _is_mentioned(name: str) -> bool:
+    # as a word in any of lm-eval's YAMLs: a tenth of the time that indexing takes
+    word = re.compile(rb"(?<![\w-])" + re.escape(name.encode()) + rb"(?![\w-])")
+    return any(word.search(file.read_bytes()) for file in _yaml_files(LM_EVAL_TASKS))
+
+
+def _declared() -> set[str]:
+    return {match.decode() for file in _yaml_files(LM_EVAL_TASKS) for match in DECLARATION.findall(file.read_bytes())}
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    # templates that YAMLs include have names like "_default_yaml"
+    return (file for file in root.rglob("*") if file.name.endswith("yaml") and file.is_file())
+
+
+def _shots(by_task: int | None, by_user: int | None) -> int:
+    return by_task or 0 if by_task == 0 or by_user is None else by_user  # as in lm-eval, a YAML's 0 stays 0
+
+
+NEEDS_SENTENCES = frozenset({"length_constraints:number_sentences", "change_case:capital_word_frequency"})
+"""IFEval's instructions whose checks split a text into sentences, with NLTK's punkt_tab. The others do without."""
+NLTK_FOLDER = "nltk_data"
+
+
+def _check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Path | None) -> None:
+    name = str(task.task_name)
+    if getattr(task.config, "process_results", None) is None:
+        if task.config.output_type == "generate_until":  # only generations call the evaluate library's
+            for metric in task._metric_fn_list.values():
+                if isinstance(metric, _LazyMetric):
+                    metric.compute  # noqa: B018 - fetches it
+        return
+    instructions = {instruction for doc in docs for instruction in doc.get("instruction_id_list") or ()}
+    if instructions:
+        try:  # now: a task may do so only when it scores
+            import_module("lm_eval.tasks.ifeval.instructions_registry")
+        except ModuleNotFoundError as exc:
+            raise _missing_package(name, exc) from exc
+    if instructions & NEEDS_SENTENCES:
+        nltk = import_module("nltk")  # here, as it takes a second or two
+        folder = (data_dir / NLTK_FOLDER).resolve() if data_dir else None
+        if folder is not None and folder.is_dir() and str(folder) not in nltk.data.path:
+            nltk.data.path.insert(0, str(folder))
+        try:
+            nltk.word_tokenize("One sentence. Another one.")
+        except (LookupError, OSError) as exc:
+            looked_in = ", ".join(dict.fromkeys([*([str(folder)] if folder else []), *nltk.data.path]))
+            hint = f"Put it into DATA_DIR/{NLTK_FOLDER}/tokenizers/punkt_tab, or: python -m nltk.downloader punkt_tab"
+            message = f"Task {name} needs NLTK's punkt_tab to score, and it is in none of {looked_in}"
+            raise ScoringUnavailable(message, hint=hint) from exc
+
+
+def _missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:
+    return ScoringUnavailable(f"Task {task} needs the Python package {exc.name}", hint="Install it and start again")
+
+
+def _no_items(task: str) -> EmptyDataset:
+    return EmptyDataset(f"Task {task} has no items", hint="Check its data set")
+
+
+class _LazyMetric:
+    """A metric of the `evaluate` library, fetched when it is first called, not when a task names it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def compute(self) -> Callable[..., Any]:
+        """Fetch the metric. Raises ScoringUnavailable."""
+        if metric := _original_get_metric(self.name, True):
+            return metric  # type: ignore[no-any-return]
+        raise ScoringUnavailable(
+            f"Metric {self.name} of the evaluate library cannot be loaded",
+            hint="It is fetched from the hub when first used: load it once with network access",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(*args, **kwargs)
+
+
+_original_get_metric: Callable[..., Any] = lm_eval.api.task.get_metric
+
+
+def _get_metric_lazily(name: str, hf_evaluate_metric: bool = False) -> Any:
+    if name in metric_registry and not hf_evaluate_metric:
+        return metric_registry.get(name)
+    return _LazyMetric(name)

@@ -1,9 +1,8 @@
 """lm-eval in a process of its own: what hangs there is killed, and its memory goes back when it ends.
 
 A task's filters and metrics are foreign code over foreign text: one backtracking regular expression never returns, and
-no thread can interrupt it. `Harness` starts a process for each set of tasks, calls it over a pipe, and watches
-a note that the process writes before each step: where the note stands still for longer than an item may take, the
-process is killed, and the note tells what it was at.
+no thread can interrupt it. The process notes each step before it begins, in shared memory: where the note stands still
+for longer than an item may take, the process is killed, and the note tells which item and step it was.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 
 ITEM_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 600.0
-"""How long loading may take, which may download, and every other call that scores nothing."""
+"""For loading, which may download, and for other calls that score nothing."""
 LOOK_S = 0.2
-"""How often the note is looked at."""
+"""Seconds between two looks at the note."""
 IDLE_S = 60.0
-"""How long a process without tasks waits for others: the next load need not import lm-eval again."""
+"""Seconds that a process without tasks waits for others: the next load need not import lm-eval again."""
 RENDERED_AT_ONCE = 500
 NOTE_BYTES = 512
 START = (
@@ -52,13 +51,12 @@ START = (
     "from qualab.harness.process import main; main(*sys.argv[2:])"
 )
 """The process imports what this one does, whatever the current directory holds."""
-FACTS = ("suite", "applies_chat_template", "tasks", "metrics", "harness_version")
 Answered = Sequence[tuple[Item, Sequence[Reply]]]
 log = logging.getLogger("qualab.harness")
 
 
 class Harness:
-    """Loads tasks of lm-eval, of qualab (`tasks_dir`) and of include paths, in a process each time. Thread-safe."""
+    """Loads tasks of lm-eval, of `tasks_dir` and of include paths, each time in a process. Thread-safe."""
 
     def __init__(self, *, tasks_dir: Path, item_timeout_s: float = ITEM_TIMEOUT_S) -> None:
         self._tasks_dir = tasks_dir
@@ -66,7 +64,7 @@ class Harness:
         self._busy = weakref.WeakSet[_Process]()
 
     def load(self, options: TaskOptions) -> LoadedTasks:
-        """Raises what `load_tasks` raises, and HarnessError where the process ends or takes too long."""
+        """Load tasks. Raises as `load_tasks`, and HarnessError where the process ends or takes too long."""
         process = _idle_process() or _Process()
         self._busy.add(process)
         here = os.sep  # data files are looked for in the current directory; in the root where that is gone
@@ -82,13 +80,13 @@ class Harness:
         return tasks
 
     def stop(self) -> None:
-        """Ends what is under way, from any thread: who waits for it gets HarnessError."""
+        """End what is under way, from any thread: who waits for it gets HarnessError."""
         for process in list(self._busy):
             process.end(HarnessError("lm-eval was stopped"))
 
 
 class _Process:
-    """One process of lm-eval, from this side. A call after its end raises what ended it."""
+    """The caller's side of a process. A call after its end raises what ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,14 +105,13 @@ class _Process:
             )
         self._connection = Connection(here.detach())
 
-    def call(self, name: str, *given: Any, timeout_s: float | None = None) -> Any:
-        """What the call returns there; `timeout_s` is for each item that it scores. Raises what it raises there,
-        ScoringTimedOut and HarnessError."""
+    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+        # `timeout_s` is for each item that is scored; raises what the call raises there, ScoringTimedOut, HarnessError
         with self._lock:
             try:
                 if self._ended_by is not None:
                     raise self._ended_by
-                self._connection.send((name, given))
+                self._connection.send((name, arguments))
                 self._wait(name, timeout_s or CALL_TIMEOUT_S)
                 is_value, value = self._connection.recv()
             except (EOFError, OSError):
@@ -128,7 +125,7 @@ class _Process:
         raise error_class(code, HarnessError)(message, hint=hint, **details)
 
     def drop_tasks(self) -> bool:
-        """Whether it can be given others: not where it is in a call, which nobody waits for as the command ends."""
+        # whether it can be given others: not where it is in a call, which nobody waits for as the command ends
         with suppress(EOFError, OSError):
             if self._ended_by is None and self._process.poll() is None and not self._lock.locked():
                 self._connection.send(("drop", ()))
@@ -136,7 +133,7 @@ class _Process:
         return False
 
     def end(self, error: QualabError | None = None) -> QualabError:
-        """Kills it; who waits for it, or calls it later, gets the error that ended it first."""
+        # who waits for it, or calls it later, gets the error that ended it first
         if self._ended_by is None:
             self._ended_by = error or HarnessError("lm-eval's process has ended")
         if self._process.poll() is None:
@@ -153,16 +150,15 @@ class _Process:
             elif now - since > timeout_s:
                 item, step = _read(note)
                 if not item:
-                    hint = "Look for what waits or does not end in the task's data set, functions and templates"
+                    hint = "Look for a function, template or download of the task that does not end"
                     raise HarnessError(f"lm-eval took more than {timeout_s:g} s to {name} tasks", hint=hint)
                 raise ScoringTimedOut(
                     f"Scoring item {item} took more than {timeout_s:g} s in {step}",
-                    hint="The answers are kept. Correct what backtracks or waits there; "
+                    hint="The answers are kept. Correct the expression or function that does not end; "
                     "QUALAB_SCORING_TIMEOUT gives an item more seconds",
                 )
 
     def _lost(self) -> HarnessError:
-        """The error for a process that ended by itself, or was ended by the system."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
         item, step = _read(bytes(self._note))
@@ -195,17 +191,19 @@ def _give_back(busy: weakref.WeakSet[_Process], process: _Process) -> None:
 class LoadedTasks:
     """Tasks with their documents, ready to render and to score, in another process."""
 
+    suite: str
+    applies_chat_template: bool
+    tasks: tuple[TaskSpec, ...]
+    metrics: tuple[MetricSpec, ...]
+    harness_version: str
+
     def __init__(self, process: _Process, facts: Mapping[str, Any], item_timeout_s: float) -> None:
-        self.suite: str = facts["suite"]
-        self.applies_chat_template: bool = facts["applies_chat_template"]
-        self.tasks: tuple[TaskSpec, ...] = facts["tasks"]
-        self.metrics: tuple[MetricSpec, ...] = facts["metrics"]
-        self.harness_version: str = facts["harness_version"]
+        vars(self).update(facts)
         self._process = process
         self._scoring = partial(process.call, timeout_s=item_timeout_s)
 
     def render(self) -> Iterator[Item]:
-        """Every item with its prompts, in task and document order; one rendering at a time."""
+        """Yield every item with its prompts, in task and document order; one rendering at a time."""
         n_rendered = 0
         while items := self._process.call("render", n_rendered, RENDERED_AT_ONCE):
             yield from items
@@ -220,15 +218,15 @@ class LoadedTasks:
         return self._process.call("aggregate", values)  # type: ignore[no-any-return]
 
     def extracted(self, task: str, answered: Answered) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Each filter's name, and what it takes out of every entry's answers. Nothing is scored."""
+        """Yield each filter's name and what it extracts from every entry's answers, without scoring."""
         yield from self._scoring("extracted", task, _without_prompts(answered))
 
     def samples(self, task: str, answered: Answered) -> Iterator[JsonObject]:
-        """The rows that lm-eval's --log_samples writes of these answers."""
+        """Yield the rows that lm-eval's --log_samples writes of these answers."""
         yield from self._scoring("samples", task, answered)
 
     def results(self, answered: Mapping[str, Answered]) -> JsonObject:
-        """lm-eval's results document of these answers by task."""
+        """Return lm-eval's results document of these answers by task."""
         return self._scoring("results", answered)  # type: ignore[no-any-return]
 
 
@@ -237,13 +235,12 @@ def _without_prompts(answered: Answered) -> Answered:
 
 
 def _read(note: bytes) -> tuple[str, str]:
-    """The item and the step that a note names."""
     _, item, step = (note.rstrip(b"\0").decode(errors="replace") + "\n\n").split("\n", 2)
     return item, step.strip()
 
 
 class _Server:
-    """The other side: one set of tasks, one call at a time."""
+    """The process's side: one set of tasks, one call at a time."""
 
     def __init__(self, page: mmap.mmap) -> None:
         self._page = page
@@ -252,12 +249,12 @@ class _Server:
         self.tasks: LmEvalTasks | None = None
         self._rendering: Iterator[Item] = iter(())
 
-    def answer(self, name: str, given: Sequence[Any]) -> tuple[bool, Any]:
-        """Whether it went well; then the value, or the error's parts."""
+    def answer(self, name: str, arguments: Sequence[Any]) -> tuple[bool, Any]:
+        """Return True and the value, or False and the error's parts."""
         try:
-            own: Mapping[str, Callable[..., Any]] = {"load": self._load, "render": self._render}
-            found = (own.get(name) or getattr(self.tasks, name))(*given)
-            return True, list(found) if isinstance(found, Iterator) else found
+            owner = self if name in ("load", "render") else self.tasks
+            value = getattr(owner, name)(*arguments)
+            return True, list(value) if isinstance(value, Iterator) else value
         except QualabError as error:
             return False, (error.code, error.message, error.hint, error.details)
         except Exception as error:
@@ -266,28 +263,29 @@ class _Server:
             return False, (HarnessError.code, f"lm-eval failed: {type(error).__name__}: {reason}", "", {})
 
     def drop(self) -> None:
+        """Forget the tasks."""
         self.tasks, self._rendering = None, iter(())
         gc.unfreeze()
         gc.collect()
 
     def note(self, item: str, step: str) -> None:
-        """Tells the watching process what comes next; without one, the system ends what takes too long."""
+        """Note the next step; without anybody to read it, the system ends what takes too long."""
         signal.setitimer(signal.ITIMER_PROF, 2 * (self._item_timeout_s if item else CALL_TIMEOUT_S))
         self._n_notes += 1
         text = f"{self._n_notes}\n{item}\n{step}".encode()[:NOTE_BYTES]
         self._page[:] = text.ljust(NOTE_BYTES, b"\0")
 
-    def _load(self, tasks_dir: Path, here: str, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
+    def load(self, tasks_dir: Path, here: str, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
         os.chdir(here)
         self._item_timeout_s = item_timeout_s
         from qualab.harness.loading import load_tasks  # noqa: PLC0415  (lm-eval takes seconds to import)
 
         self.tasks = load_tasks(options, tasks_dir=tasks_dir, note=self.note)
         gc.freeze()
-        return {name: getattr(self.tasks, name) for name in FACTS}
+        return {name: getattr(self.tasks, name) for name in LoadedTasks.__annotations__}
 
-    def _render(self, start: int, most: int) -> list[Item]:
-        """The items from `start` on, which is 0 or where the last call ended."""
+    def render(self, start: int, most: int) -> list[Item]:
+        """Render items from `start` on, which is 0 or where the last call ended."""
         assert self.tasks is not None
         if start == 0:
             self._rendering = self.tasks.render()
@@ -295,16 +293,16 @@ class _Server:
 
 
 def main(connection: str, note: str) -> None:
-    """Answers calls until nobody is there to call, or there has been nothing to do for a while."""
+    """Answer calls until the caller is gone, or has given no tasks for a while."""
     gc.set_threshold(300_000, 20, 20)
     link, server = Connection(int(connection)), _Server(mmap.mmap(int(note), NOTE_BYTES))
     with suppress(EOFError, OSError):  # the caller is gone
         while link.poll(None if server.tasks else IDLE_S):
-            name, given = link.recv()
+            name, arguments = link.recv()
             if name == "drop":
                 server.drop()
                 continue
             server.note("", "")
-            answer = server.answer(name, given)
+            answer = server.answer(name, arguments)
             server.note("", "")
             link.send(answer)

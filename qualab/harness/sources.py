@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import huggingface_hub
@@ -18,7 +19,6 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 
 from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset, QualabError
 from qualab.harness.catalog import Catalog, DatasetEntry
-from qualab.harness.patching import replaced
 from qualab.model.items import JsonObject
 from qualab.model.plan import commit_of
 
@@ -28,9 +28,9 @@ CONVERSION_ERRORS = (TypeError, ValueError, OverflowError, NotImplementedError)
 
 
 def read_table(path: Path, *, required: Sequence[str] = ()) -> dict[int, JsonObject]:
-    """One JSON object a line, by its number from 1; blank lines are skipped.
+    """Read JSON objects, one a line, by the line's number from 1; blank lines are skipped.
 
-    `required` are the columns that every line must have; where it is empty, those of the first line.
+    `required` are columns that every line must have (default: the first line's).
     Raises DatasetUnavailable (the file cannot be opened), BadDataFile (file and line), EmptyDataset.
     """
     try:
@@ -64,9 +64,10 @@ def read_table(path: Path, *, required: Sequence[str] = ()) -> dict[int, JsonObj
 
 
 def in_memory(path: Path, rows: Mapping[int, JsonObject]) -> Any:
-    """A Dataset that touches no cache directory. Raises BadDataFile where a column mixes types."""
+    """Make a Dataset that touches no cache directory. Raises BadDataFile where a column mixes types."""
     names = dict.fromkeys(name for row in rows.values() for name in row)
     columns = {name: [row.get(name) for row in rows.values()] for name in names}
+    hint = "A column holds one type in all lines"
     try:
         return datasets.Dataset.from_dict(columns)
     except CONVERSION_ERRORS as exc:
@@ -77,9 +78,8 @@ def in_memory(path: Path, rows: Mapping[int, JsonObject]) -> Any:
                     datasets.Dataset.from_dict({name: [typical, value]})
                 except CONVERSION_ERRORS:
                     types = f"{type(value).__name__} and {type(typical).__name__} before"
-                    hint = "A column holds one type in all lines"
                     raise BadDataFile(f"{path}, line {line}: {name} is {types}", hint=hint) from exc
-        raise BadDataFile(f"{path}: a column mixes types", hint="A column holds one type in all lines") from exc
+        raise BadDataFile(f"{path}: a column mixes types", hint=hint) from exc
 
 
 RESOLVE_S = 5.0
@@ -87,8 +87,7 @@ RESOLVE_S = 5.0
 
 
 def load_from_hub(path: str, config: str | None, *, revision: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The splits of a data set and their commit: the one asked for, or that which a branch or tag is at now; from the
-    library's own cache where the hub cannot be reached.
+    """Load the splits of a data set with their commit; from the library's cache where the hub cannot be reached.
 
     Raises DatasetUnavailable, and whatever the library raises, within ten seconds where the hub cannot be reached.
     """
@@ -97,8 +96,8 @@ def load_from_hub(path: str, config: str | None, *, revision: str, options: Mapp
         if newest := commit_on_hub(path, revision):
             commit = commit or newest
         else:
-            stack.enter_context(replaced(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
-            stack.enter_context(replaced(datasets.config, "HF_HUB_OFFLINE", True))
+            stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+            stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
         builder = datasets.load_dataset_builder(path, config, **{**options, "revision": commit or revision})
         read = commit_of(str(builder.hash or ""))
         if commit and read and read != commit:  # without a hub the library gives what it read last
@@ -110,7 +109,7 @@ def load_from_hub(path: str, config: str | None, *, revision: str, options: Mapp
 
 
 def commit_on_hub(path: str, revision: str) -> str:
-    """The commit of a revision; empty where the hub may not be asked or does not answer. Raises DatasetUnavailable."""
+    """Ask for the commit of a revision; empty where the hub does not answer. Raises DatasetUnavailable."""
     if huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE:
         return ""
     answer: Future[str] = Future()
@@ -135,7 +134,7 @@ def commit_on_hub(path: str, revision: str) -> str:
 
 LOCAL = "local"
 NEWEST = "main"
-"""Where a data set on the hub is read if nothing says otherwise."""
+"""The revision where nothing says otherwise."""
 
 PACKAGED = frozenset({"json", "csv", "parquet", "text", "arrow", "pandas", "xml", "webdataset"})
 """Builders of the datasets library, which read files that the task names itself."""
@@ -151,7 +150,7 @@ ANY_DATASET_UNCONFIGURED = ("{owner}/{name}/{split}.jsonl", "{name}/{split}.json
 
 
 class Splits(dict[str, Any]):
-    """Splits of a data set, each read when it is first asked for: a split that no task needs may be missing."""
+    """Splits of a data set, each read when first asked for: one that no task needs may be missing."""
 
     def __init__(self, read: Callable[[str], Any]) -> None:
         super().__init__()
@@ -164,7 +163,7 @@ class Splits(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Finds and reads data sets. One object serves one load; what several tasks share is read or resolved once."""
+    """Finds and reads the data sets of one load, each once."""
 
     catalog: Catalog
     tasks_dir: Path
@@ -184,9 +183,9 @@ class Sources:
         *,
         task: str,
         beside: Path,
-        asked: str = "test",
+        items_split: str = "test",
     ) -> Any:
-        """The splits of a task's data set. `beside` is the folder of its YAML, `asked` the split of its items.
+        """Find the splits of a task's data set. `beside` is the folder of its YAML, `items_split` that of its items.
 
         Raises DatasetUnavailable, BadDataFile, EmptyDataset; for local files only when a split is asked for.
         """
@@ -197,32 +196,32 @@ class Sources:
         root = self.tasks_dir if entry.bundled else self.data_dir
         if root is not None and (entry.bundled or not is_local):
             return Splits(lambda split: self._local_split(root, path, config, split))
-        named = str(self.planned.get(task) or options.get("revision") or entry.revision or NEWEST)
+        revision = str(self.planned.get(task) or options.get("revision") or entry.revision or NEWEST)
         try:
             if is_local:
                 return datasets.load_dataset(path, config, **options)
-            revision = self._resolved.get((path, named), named)
-            found, commit = load_from_hub(path, config, revision=revision, options=options)
+            known = self._resolved.get((path, revision), revision)
+            splits, commit = load_from_hub(path, config, revision=known, options=options)
         except Exception as exc:  # whatever the library's many backends raise
             reason = (str(exc).strip() or type(exc).__name__).splitlines()[0]
             cannot = f"Data set {label(path, config)} cannot be loaded ({reason})"
             if is_local:
                 raise DatasetUnavailable(cannot) from exc
-            candidates = _listed(list(self._candidates(Path(), path, config, asked)), Path())
+            candidates = _listed(list(self._candidates(Path(), path, config, items_split)), Path())
             online = "unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "go online"
             raise DatasetUnavailable(
                 f"{exc.message if isinstance(exc, QualabError) else cannot}, and there is no data directory",
                 hint=f"Give a directory that holds {candidates} with --data-dir or QUALAB_DATA_DIR, or {online}",
             ) from exc
-        self._resolved[path, named] = self.commits[task] = commit
-        return found
+        self._resolved[path, revision] = self.commits[task] = commit
+        return splits
 
     def _named_split(self, files: Mapping[str, Sequence[str]], split: str, *, beside: Path) -> Any:
         if split not in files:
             raise DatasetUnavailable(f"The task names no data file for its split {split}", hint="Add it to data_files")
         tables = []
         for name in files[split]:
-            file = next((one for one in (Path(name).expanduser(), beside / name) if one.is_file()), None)
+            file = next((path for path in (Path(name).expanduser(), beside / name) if path.is_file()), None)
             if file is None:
                 raise DatasetUnavailable(
                     f"Data file {name} is neither in the working directory nor in {beside}",
@@ -243,7 +242,7 @@ class Sources:
         return self._table(file, self.catalog.datasets.get(path, DatasetEntry()).columns_of(config))
 
     def _candidates(self, root: Path, path: str, config: str | None, split: str) -> Iterator[Path]:
-        """Files that may hold a split, in order of preference."""
+        # in order of preference
         owner, _, name = path.rpartition("/")
         unlisted = ANY_DATASET if config else ANY_DATASET_UNCONFIGURED
         for pattern in self.catalog.datasets.get(path, DatasetEntry()).files or unlisted:
@@ -256,12 +255,12 @@ class Sources:
 
 
 def label(path: str | None, config: str | None) -> str:
-    """A data set and its configuration, as "skt/kobest_v1:boolq"."""
+    """Name a data set and its configuration, as "skt/kobest_v1:boolq"."""
     return f"{path}:{config}" if path and config else path or ""
 
 
 def _named_files(path: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The JSONL files that a task names itself, by split; empty where it names none or files of another kind."""
+    # JSONL files that a task names itself, by split; empty where it names none or files of another kind
     named = options.get("data_files")
     if path != "json" or not named:
         return {}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from lm_eval.api.metrics import mean
 
-from qualab.errors import HarnessError, InvalidValue
-from qualab.harness.building import broken
-from qualab.harness.patching import reseed
+from qualab.errors import BrokenTask, HarnessError, InvalidValue
 from qualab.model.items import Item, JsonObject, Prompt, Reply, cluster_of
 from qualab.model.names import RequestKind
 from qualab.model.plan import MetricSpec, TaskSpec
@@ -27,7 +28,7 @@ SETTINGS = "max_gen_toks is a whole number, temperature a number, until a text o
 
 Answered = Sequence[tuple[Item, Sequence[Reply]]]
 Note = Callable[[str, str], None]
-"""Is told each item, and each step of its scoring, before it begins."""
+"""Called with each item, and each step of its scoring, before it begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +45,11 @@ class LoadedTask:
     cluster: tuple[str, ...]
 
     def metric_keys(self) -> list[str]:
-        """Its "metric,filter" keys in the order in which lm-eval scores them."""
+        """List its "metric,filter" keys in the order of lm-eval's scoring."""
         return [f"{metric},{ensemble.name}" for ensemble in self.task._filters for metric in self.task.aggregation()]
 
     def response(self, item: Item, reply: Reply) -> Any:
-        """An answer as lm-eval's filters take it. Raises HarnessError."""
+        """Return an answer as lm-eval's filters take it. Raises HarnessError."""
         if self.spec.kind is RequestKind.GENERATION:
             if reply.text is None:
                 raise HarnessError(f"Item {item.id} has no text to score")
@@ -56,17 +57,6 @@ class LoadedTask:
         if reply.loglikelihood is None or reply.is_greedy is None:
             raise HarnessError(f"Item {item.id} has no log-likelihood to score")
         return reply.loglikelihood, reply.is_greedy
-
-
-class _Instance:
-    """What lm-eval's filters need of a request: its answers and its document."""
-
-    __slots__ = ("doc", "filtered_resps", "resps")
-
-    def __init__(self, doc: JsonObject, response: Any) -> None:
-        self.doc = doc
-        self.resps = [response]
-        self.filtered_resps: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,36 +78,36 @@ class LmEvalTasks:
         return tuple(task.spec for task in self.loaded.values())
 
     def render(self) -> Iterator[Item]:
-        """Every item with its prompts, in task and document order. The same seed draws the same examples.
+        """Yield every item with its prompts, in task and document order. The same seed draws the same examples.
 
         Log-likelihood prompts are never in chat form. Raises BrokenTask.
         """
         start = 0
-        for one in self.loaded.values():
-            one.task.set_fewshot_seed(self.seed)
-            is_chat = self.applies_chat_template and one.spec.kind is RequestKind.GENERATION
-            for doc_id, doc in enumerate(one.docs):
+        for loaded in self.loaded.values():
+            loaded.task.set_fewshot_seed(self.seed)
+            is_chat = self.applies_chat_template and loaded.spec.kind is RequestKind.GENERATION
+            for doc_id, doc in enumerate(loaded.docs):
                 try:
-                    prompts = self._prompts(one.task, doc, is_chat=is_chat)
-                    target = str(one.task.doc_to_target(doc))
+                    prompts = self._prompts(loaded.task, doc, is_chat=is_chat)
+                    target = str(loaded.task.doc_to_target(doc))
                 except InvalidValue:
                     raise
                 except Exception as exc:  # whatever a task's templates and functions raise
-                    raise broken(one.spec.name, f"cannot render its item {doc_id}", exc) from exc
+                    raise broken(loaded.spec.name, f"cannot render its item {doc_id}", exc) from exc
                 yield Item(
                     position=start + doc_id,
-                    task=one.spec.name,
+                    task=loaded.spec.name,
                     doc_id=doc_id,
-                    kind=one.spec.kind,
-                    doc=one.plain_docs[doc_id],
+                    kind=loaded.spec.kind,
+                    doc=loaded.plain_docs[doc_id],
                     target=target,
                     prompts=prompts,
-                    cluster=cluster_of(one.plain_docs[doc_id], one.cluster),
+                    cluster=cluster_of(loaded.plain_docs[doc_id], loaded.cluster),
                 )
-            start += len(one.docs)
+            start += len(loaded.docs)
 
     def _prompts(self, task: Any, doc: Any, *, is_chat: bool) -> tuple[Prompt, ...]:
-        """As lm_eval.api.task.Task.build_all_requests makes them, a document at a time."""
+        # as lm_eval.api.task.Task.build_all_requests makes them, a document at a time
         template = {"apply_chat_template": is_chat, "chat_template": as_json if is_chat else None}
         context = task.fewshot_context(
             doc,
@@ -127,9 +117,9 @@ class LmEvalTasks:
             gen_prefix=task.doc_to_prefix(doc),
             **template,
         )
-        made = task.construct_requests(doc=doc, ctx=context, metadata=(task.task_name, 0, 1), **template)
+        requests = task.construct_requests(doc=doc, ctx=context, metadata=(task.task_name, 0, 1), **template)
         prompts = []
-        for instance in made if isinstance(made, list) else [made]:
+        for instance in requests if isinstance(requests, list) else [requests]:
             text, second = instance.args
             if instance.request_type == "generate_until":
                 prompts.append(Prompt(text=text, is_chat=is_chat, gen_kwargs=resolved(second)))
@@ -138,12 +128,12 @@ class LmEvalTasks:
         return tuple(prompts)
 
     def score(self, task: str, answered: Answered) -> list[dict[str, Any]]:
-        """Per-item values by "metric,filter", in the order of `answered`. Raises HarnessError.
+        """Score answers: values by "metric,filter", in the order of `answered`. Raises HarnessError.
 
         The same answer always scores the same, whatever a task's own scoring draws at random, as IFEval's does.
         """
-        one = self._one(task)
-        is_custom = callable(getattr(one.task.config, "process_results", None))
+        loaded = self._task(task)
+        is_custom = callable(getattr(loaded.task.config, "process_results", None))
         if langdetect := sys.modules.get("langdetect"):
             langdetect.DetectorFactory.seed = 0  # it draws from a generator of its own
         values: list[dict[str, Any]] = [{} for _ in answered]
@@ -153,19 +143,25 @@ class LmEvalTasks:
                 try:
                     if is_custom:
                         reseed(item.id)
-                    metrics = one.task.process_results(item.doc, results)
+                    metrics = loaded.task.process_results(item.doc, results)
                 except Exception as exc:  # whatever a task's own scoring raises
                     raise _failed(f"Scoring item {item.id}", exc) from exc
                 row.update((f"{metric},{name}", plain_value(value)) for metric, value in metrics.items())
         return values
 
     def extracted(self, task: str, answered: Answered) -> Iterator[tuple[str, list[list[Any]]]]:
-        """Each filter's name, and what it takes out of every entry's answers. Raises HarnessError."""
-        one = self._one(task)
-        made = [[_Instance(item.doc, one.response(item, reply)) for reply in replies] for item, replies in answered]
-        for ensemble in one.task._filters:
+        """Yield each filter's name and what it extracts from every entry's answers. Raises HarnessError."""
+        loaded = self._task(task)
+        instances = [  # what lm-eval's filters need of a request
+            [
+                SimpleNamespace(doc=item.doc, resps=[loaded.response(item, reply)], filtered_resps={})
+                for reply in replies
+            ]
+            for item, replies in answered
+        ]
+        for ensemble in loaded.task._filters:
             groups: list[list[Any]] = []
-            for (item, _), group in zip(answered, made, strict=True):  # each by itself: one may never end
+            for (item, _), group in zip(answered, instances, strict=True):  # each by itself: one may never end
                 self.note(item.id, f"filter {ensemble.name} of task {task}")
                 try:
                     ensemble.apply(group)
@@ -175,29 +171,25 @@ class LmEvalTasks:
             yield ensemble.name, groups
 
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """Task and group values by lm-eval's aggregations, without its bootstrap. Raises HarnessError."""
+        """Aggregate tasks and groups as lm-eval, without its bootstrap. Raises HarnessError."""
         rows: dict[str, dict[str, Any]] = {}
         for name, columns in values.items():
-            functions = self._one(name).task.aggregation()
-            rows[name] = {
-                "sample_len": max(map(len, columns.values()), default=0),
-                **{
-                    key: float(functions.get(key.partition(",")[0], mean)(column))
-                    for key, column in columns.items()
-                    if column
-                },
-            }
+            functions = self._task(name).task.aggregation()
+            rows[name] = {"sample_len": max(map(len, columns.values()), default=0)}
+            for key, column in columns.items():
+                if column:
+                    rows[name][key] = float(functions.get(key.partition(",")[0], mean)(column))
         everything = {**rows, **{name: group.aggregate(rows) for name, group in self.groups.items()}}
         aggregated = {}
         for name in (row.task for row in self.metrics):
             row = everything.get(name, {})
-            if kept := {key: value for key, value in row.items() if "," in key and "_stderr," not in key}:
-                aggregated[name] = kept
+            if metrics := {key: value for key, value in row.items() if "," in key and "_stderr," not in key}:
+                aggregated[name] = metrics
         return aggregated
 
     def samples(self, task: str, answered: Answered) -> Iterator[JsonObject]:
-        """The rows that lm-eval's --log_samples writes, one a filter and document, filter by filter."""
-        one, values = self._one(task), self.score(task, answered)
+        """Yield the rows that lm-eval's --log_samples writes, filter by filter."""
+        loaded, values = self._task(task), self.score(task, answered)
         for name, groups in self.extracted(task, answered):
             for (item, replies), results, row in zip(answered, groups, values, strict=True):
                 ending = f",{name}"
@@ -210,7 +202,7 @@ class LmEvalTasks:
                         f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(_arguments(item, prompt))}
                         for i, prompt in enumerate(item.prompts)
                     },
-                    "resps": [[_texts(one.response(item, reply))] for reply in replies],
+                    "resps": [[_texts(loaded.response(item, reply))] for reply in replies],
                     "filtered_resps": [_texts(result) for result in results],
                     "filter": name,
                     "metrics": list(metrics),
@@ -221,7 +213,7 @@ class LmEvalTasks:
                 }
 
     def results(self, answered: Mapping[str, Answered]) -> JsonObject:
-        """lm-eval's results document of these answers by task: aggregates, groups, configurations, versions, counts."""
+        """Return lm-eval's results document: aggregates, groups, configurations, versions, counts."""
         from lm_eval.evaluator_utils import _process_results  # noqa: PLC0415
 
         accumulated = {}
@@ -231,27 +223,30 @@ class LmEvalTasks:
                 for key, value in row.items():
                     metric, _, name = key.partition(",")
                     columns.setdefault((metric, name), []).append(value)
-            accumulated[task] = {"task": self._one(task).task, "raw_metrics": columns, "logged_samples": []}
+            accumulated[task] = {"task": self._task(task).task, "raw_metrics": columns, "logged_samples": []}
         document = _process_results(accumulated, self.groups, bootstrap_iters=0)._to_eval_results()
         return json.loads(json.dumps(document, default=str))  # type: ignore[no-any-return]
 
-    def _one(self, task: str) -> LoadedTask:
+    def _task(self, task: str) -> LoadedTask:
         if task not in self.loaded:
             raise HarnessError(f"Task {task} is not loaded")
         return self.loaded[task]
 
 
+def reseed(seed: str) -> None:
+    """Seeds `random` and numpy's global generator."""
+    random.seed(seed)
+    np.random.seed(zlib.crc32(seed.encode()))
+
+
 def as_json(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-    """A conversation as lm-eval's clients of chat endpoints carry it."""
+    """Write a conversation as lm-eval's clients of chat endpoints carry it."""
     del add_generation_prompt  # the server's template decides
     return json.dumps(messages, ensure_ascii=False)
 
 
 def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generation settings with lm-eval's defaults filled in and one name for the token limit.
-
-    Raises InvalidValue for settings of another type.
-    """
+    """Fill in lm-eval's defaults, with one name for the token limit. Raises InvalidValue for a wrong type."""
     settings = dict(gen_kwargs)
     limits = [settings.pop(name) for name in TOKEN_LIMITS if name in settings]
     until = settings.pop("until", None) or []
@@ -264,30 +259,35 @@ def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
             **settings,
         }
     except (TypeError, ValueError, OverflowError) as exc:
-        why = f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}"
-        raise InvalidValue(why, hint=SETTINGS, fields={"gen_kwargs": SETTINGS}) from exc
+        message = f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}"
+        raise InvalidValue(message, hint=SETTINGS, fields={"gen_kwargs": SETTINGS}) from exc
 
 
 def overridden(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's generation settings with a user's over them; a token limit replaces one of another name."""
+    """Lay a user's generation settings over a task's; a token limit replaces one of another name."""
     replaces = TOKEN_LIMITS if any(name in given for name in TOKEN_LIMITS) else ()
     return {**{key: value for key, value in own.items() if key not in replaces}, **given}
 
 
 def plain_value(value: Any) -> Any:
-    """A score without numpy's types; lists stay lists and pairs stay tuples."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    """Strip numpy's types off a score; lists stay lists and pairs stay tuples."""
+    if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, (list, tuple)):
         return type(value)(plain_value(part) for part in value)
     return value
 
 
-def _failed(what: str, exc: Exception) -> HarnessError:
+def broken(task: str, event: str, exc: Exception) -> BrokenTask:
+    """Describe a task whose own YAML or code fails."""
     reason = " ".join(str(exc).split())
-    return HarnessError(f"{what} failed: {type(exc).__name__}: {reason}", hint="The answers are kept")
+    message = f"Task {task} {event}: {type(exc).__name__}: {reason}"
+    return BrokenTask(message, hint="Correct its YAML, its functions or its data")
+
+
+def _failed(step: str, exc: Exception) -> HarnessError:
+    reason = " ".join(str(exc).split())
+    return HarnessError(f"{step} failed: {type(exc).__name__}: {reason}", hint="The answers are kept")
 
 
 def _arguments(item: Item, prompt: Prompt) -> tuple[Any, Any]:
@@ -297,7 +297,7 @@ def _arguments(item: Item, prompt: Prompt) -> tuple[Any, Any]:
 
 
 def _texts(value: Any) -> Any:
-    """Every leaf as text: lm-eval does so to keep its files loadable as a table."""
+    # lm-eval does so to keep its files loadable as a table
     return [_texts(part) for part in value] if isinstance(value, list | tuple) else str(value)
 
 

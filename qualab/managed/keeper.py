@@ -26,7 +26,7 @@ PAUSE_S = 0.05
 
 
 def main() -> None:
-    """Exits with the server's code; a signal's is 128 and its number."""
+    """Keep the server; exit with its code (a signal's is 128 and its number)."""
     line = sys.stdin.buffer.readline()
     if not line:
         return
@@ -90,7 +90,7 @@ def _end(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Whether there was anyone to signal. The group's number stays taken while it has a member."""
+    # tells whether there was anyone to signal; the group's number stays taken while it has a member
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):

@@ -43,13 +43,13 @@ COMPOSE_NOTE = """\
 
 
 def render_kubernetes(pair: ServedPair) -> dict[str, str]:
-    """Text by file name, one an arm: a Deployment and a Service. Raises InvalidValue (an image without digest)."""
+    """Write a Deployment and a Service for each arm; text by file name. Raises InvalidValue."""
     _check_renderable(pair)
     return {f"{arm}.yaml": KUBERNETES_NOTE + _yaml(_kubernetes(pair, arm)) for arm in ArmName}
 
 
 def render_compose(pair: ServedPair) -> dict[str, str]:
-    """Text by file name: one compose file with a service for each arm. Raises InvalidValue."""
+    """Write a compose file with a service for each arm; text by file name. Raises InvalidValue."""
     _check_renderable(pair)
     if pair.baseline.port == pair.candidate.port:
         raise InvalidValue(
@@ -60,8 +60,7 @@ def render_compose(pair: ServedPair) -> dict[str, str]:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes a thing again where it stands again, and not a reference to the first."""
-
+    # writes a thing again where it stands again, and not a reference to the first
     def ignore_aliases(self, _data: Any) -> bool:
         return True
 
@@ -87,30 +86,25 @@ def _check_renderable(pair: ServedPair) -> None:
 
 
 def _checkpoints(pair: ServedPair) -> list[str]:
-    """Paths, or names on the hub."""
+    # paths, or names on the hub
     drafter = pair.speculative_config.get("model")
     return [pair.model, *([drafter] if isinstance(drafter, str) else [])]
 
 
-def _uses_the_hub(pair: ServedPair) -> bool:
-    return not pair.model.startswith("/")
-
-
 def _models_folder(pair: ServedPair) -> str:
-    """Where the models are mounted: around local checkpoints, or as the hub's cache."""
-    if _uses_the_hub(pair):
+    # around local checkpoints, or as the hub's cache
+    if not pair.model.startswith("/"):
         return HUB_CACHE
     return os.path.commonpath([os.path.dirname(os.path.normpath(path)) for path in _checkpoints(pair)])
 
 
 def _environment(pair: ServedPair) -> dict[str, str]:
-    """The same for both arms."""
-    cache = {"HF_HOME": HUB_CACHE, "HF_MODULES_CACHE": "/tmp/hf-modules"} if _uses_the_hub(pair) else {}
+    cache = {"HF_HOME": HUB_CACHE, "HF_MODULES_CACHE": "/tmp/hf-modules"} if not pair.model.startswith("/") else {}
     return {**OFFLINE, **cache, **pair.env}
 
 
 def _gpu_count(pair: ServedPair) -> int:
-    """As many as are listed, or as the parallelism needs."""
+    # as many as are listed, or as the parallelism needs
     if pair.baseline.gpus is not None:
         return len(pair.baseline.gpus)
     sizes = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
@@ -185,7 +179,7 @@ def _compose_service(pair: ServedPair, arm: ArmName) -> Manifest:
         "volumes": [
             {
                 "type": "bind",
-                "source": "${HF_HOME:-${HOME}/.cache/huggingface}" if _uses_the_hub(pair) else folder,
+                "source": "${HF_HOME:-${HOME}/.cache/huggingface}" if not pair.model.startswith("/") else folder,
                 "target": folder,
                 "read_only": True,
             }

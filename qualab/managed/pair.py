@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from qualab.errors import InvalidValue, QualabError, UnknownSetting, UsageError
 from qualab.model.names import ArmName
+from qualab.settings import read_document
 
 HINT = "`qualab pair init` writes an example"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -36,15 +37,15 @@ PLACING = (
 """Variables that say where a process runs or which ports it takes for itself, and change nothing that it computes."""
 SECRET = re.compile(r"(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
-_DRAFTER = "it would be in both arms: speculation stands under speculative_config, which the candidate alone gets"
-_OF_THE_PAIR = "it has a place of its own at the top of the file"
+_DRAFTER = "it would be in both arms: speculation belongs under speculative_config, which the candidate alone gets"
+_OF_THE_PAIR = "it is a key at the top of the file"
 REFUSED_ARGS = {
     **dict.fromkeys(("model", "revision", "served-model-name", "host"), _OF_THE_PAIR),
-    "port": "ports stand under baseline and candidate",
+    "port": "ports belong under baseline and candidate",
     **dict.fromkeys(("speculative-config", "spec-method", "spec-model", "spec-tokens", "sc"), _DRAFTER),
     "config": "a second file could hold anything: write its flags under args",
-    "api-key": "keys never stand in a file: set VLLM_API_KEY in the environment",
-    "hf-token": "keys never stand in a file: set HF_TOKEN in the environment",
+    "api-key": "keys do not belong in a file: set VLLM_API_KEY in the environment",
+    "hf-token": "keys do not belong in a file: set HF_TOKEN in the environment",
     "uds": "the pair is reached over HTTP ports",
     **dict.fromkeys(("ssl-keyfile", "ssl-certfile"), "the pair speaks plain HTTP"),
 }
@@ -52,7 +53,7 @@ REFUSED_ARGS = {
 
 
 def _text(value: object) -> object:
-    """A number as the text that it was written as; true and false are left to be refused."""
+    # true and false are left to be refused
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -87,7 +88,7 @@ class ServedPair(_Strict):
     """A checkpoint's folder, or its name on the hub."""
     revision: Text = ""
     served_model_name: str = ""
-    """Of `read_pair` it is never empty."""
+    """Never empty from `read_pair`."""
     image: str = ""
     speculative_config: dict[str, Any] = Field(min_length=1)
     args: dict[str, Any] = Field(default_factory=dict)
@@ -105,16 +106,16 @@ class ServedPair(_Strict):
         return self.baseline if arm is ArmName.BASELINE else self.candidate
 
     def reached_at(self, arm: ArmName) -> tuple[str, int]:
-        """Host and port that a client on this machine connects to."""
+        """Return host and port for a client on this machine."""
         return ("127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host), self.placement(arm).port
 
     def url(self, arm: ArmName) -> str:
-        """The API root, for a client on this machine."""
+        """Return the API root for a client on this machine."""
         host, port = self.reached_at(arm)
         return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
     def arguments(self, arm: ArmName, *, host: str, port: int) -> list[str]:
-        """What follows the command. The candidate's begin with the baseline's and add the drafter's configuration."""
+        """List what follows the command: the candidate's are the baseline's and the drafter's configuration."""
         named = {"served-model-name": self.served_model_name, "revision": self.revision}
         flags = {**{name: value for name, value in named.items() if value}, **self.args}
         if arm is ArmName.CANDIDATE:
@@ -123,19 +124,19 @@ class ServedPair(_Strict):
         return words + [word for name, value in flags.items() for word in _words(name, value)]
 
     def variables(self, arm: ArmName) -> dict[str, str]:
-        """What is added to the environment of an arm's process."""
-        place = self.placement(arm)
-        gpus = {} if place.gpus is None else {VISIBLE_GPUS: ",".join(place.gpus)}
-        return {**self.env, **gpus, **place.env}
+        """Return what is added to the environment of an arm's process."""
+        placement = self.placement(arm)
+        gpus = {} if placement.gpus is None else {VISIBLE_GPUS: ",".join(placement.gpus)}
+        return {**self.env, **gpus, **placement.env}
 
     @property
     def is_floating(self) -> bool:
-        """Whether the model is a name on the hub without a revision, which may lead to another one tomorrow."""
+        """Tell whether the model is a hub name without a revision, which may change tomorrow."""
         return not self.revision and not self.model.startswith(("/", "."))
 
     @property
     def shares_a_device(self) -> bool:
-        """Whether both arms may be on one device, where each has to find its memory free while it starts."""
+        """Tell whether both arms may be on one device, whose memory each measures while it starts."""
         baseline, candidate = self.baseline.gpus, self.candidate.gpus
         return baseline is None or candidate is None or not set(baseline).isdisjoint(candidate)
 
@@ -154,132 +155,101 @@ def _words(name: str, value: object) -> list[str]:
             return [f"--{name}", str(value)]
 
 
-class _File:
-    """A YAML file that holds a mapping; its errors name the line. Raises UsageError, InvalidValue."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            text = path.read_text(encoding="utf-8")
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-            content = yaml.safe_load(text)
-        except OSError as exc:
-            raise UsageError(f"Cannot read {path}: {exc.strerror}", hint=HINT) from exc
-        except (yaml.YAMLError, UnicodeDecodeError) as exc:
-            mark = getattr(exc, "problem_mark", None)
-            place = f"{path}, line {mark.line + 1}" if mark else str(path)
-            raise UsageError(f"{place} is not YAML: {getattr(exc, 'problem', None) or exc}", hint=HINT) from exc
-        if not isinstance(root, yaml.MappingNode) or not isinstance(content, dict):
-            raise UsageError(f"{path} holds no settings", hint=HINT)
-        self._root = root
-        self.content = {key: value for key, value in content.items() if value is not None}
-        self._check_given_once(root)
-
-    def error(
-        self, place: Sequence[str | int], message: str, *, hint: str = "", kind: type[QualabError] = InvalidValue
-    ) -> QualabError:
-        """An error about the value that these keys lead to, or about the nearest value around it that there is."""
-        node: yaml.Node = self._root
-        line = node.start_mark.line
-        for key in place:
-            entry = next(((k, v) for k, v in _entries(node) if k.value == str(key)), None)
-            if entry is None:
-                break
-            line, node = entry[0].start_mark.line, entry[1]
-        return kind(f"{self._path}, line {line + 1}: {message}", hint=hint)
-
-    def _check_given_once(self, node: yaml.Node) -> None:
-        """YAML itself would silently take the last."""
-        seen: set[str] = set()
-        for key, value in _entries(node):
-            if key.value in seen:
-                raise InvalidValue(f"{self._path}, line {key.start_mark.line + 1}: {key.value} is given twice")
-            seen.add(key.value)
-            self._check_given_once(value)
-
-
-def _entries(node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-    if isinstance(node, yaml.MappingNode):
-        yield from ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
-
-
 def read_pair(path: Path) -> ServedPair:
-    """Raises UsageError, UnknownSetting or InvalidValue: one sentence with the file's line."""
-    file = _File(path)
+    """Read a pair file. Raises UsageError, UnknownSetting or InvalidValue with the file's line."""
     try:
-        pair = ServedPair.model_validate(file.content)
+        content = read_document(path)
+    except UsageError as exc:
+        exc.hint = HINT
+        raise
+    try:
+        pair = ServedPair.model_validate({key: value for key, value in content.items() if value is not None})
     except ValidationError as exc:
-        raise _refused(file, exc) from exc
-    baseline, candidate = (_placement(file, arm, pair.placement(arm)) for arm in ArmName)
+        raise _refused(path, exc) from exc
+    baseline, candidate = (_placement(path, arm, pair.placement(arm)) for arm in ArmName)
     if (baseline.gpus is None, len(baseline.gpus or ())) != (candidate.gpus is None, len(candidate.gpus or ())):
         hint = "Give both as many, or neither any"
-        raise file.error(("candidate", "gpus"), "the arms have different numbers of GPUs", hint=hint)
-    _check_env(file, ("env",), pair.env)
+        raise _error(path, ("candidate", "gpus"), "the arms have different numbers of GPUs", hint=hint)
+    _check_env(path, ("env",), pair.env)
     return pair.model_copy(
         update={
             "model": str(Path(pair.model).expanduser()) if pair.model.startswith("~") else pair.model,
             "served_model_name": pair.served_model_name or pair.model,
-            "args": _args(file, pair.args),
+            "args": _args(path, pair.args),
             "baseline": baseline,
             "candidate": candidate,
         }
     )
 
 
-def _refused(file: _File, invalid: ValidationError) -> QualabError:
-    """The first thing that is wrong; an unknown name before what may be missing because of it."""
+def _error(
+    path: Path, keys: Sequence[str | int], message: str, *, hint: str = "", kind: type[QualabError] = InvalidValue
+) -> QualabError:
+    """Name the line of the value that these keys lead to, or of the nearest value around it."""
+    node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    line = node.start_mark.line
+    for key in keys:
+        entries = node.value if isinstance(node, yaml.MappingNode) else ()
+        entry = next((entry for entry in entries if entry[0].value == str(key)), None)
+        if entry is None:
+            break
+        line, node = entry[0].start_mark.line, entry[1]
+    return kind(f"{path}, line {line + 1}: {message}", hint=hint)
+
+
+def _refused(path: Path, invalid: ValidationError) -> QualabError:
+    """Name the first error; an unknown name before what may be missing because of it."""
     first = min(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
-    place = first["loc"]
-    *outer, name = map(str, place)
+    keys = first["loc"]
+    *outer, name = map(str, keys)
     if first["type"] == "missing":
-        return file.error(place, f"{'.'.join([*outer, name])} is missing", hint=HINT)
+        return _error(path, keys, f"{'.'.join([*outer, name])} is missing", hint=HINT)
     if first["type"] != "extra_forbidden":
         hint = f"Given: {first.get('input')!r}"
-        return file.error(place, f"{'.'.join([*outer, name])}: {first['msg']}", hint=hint)
+        return _error(path, keys, f"{'.'.join([*outer, name])}: {first['msg']}", hint=hint)
     known = list(Placement.model_fields if outer else ServedPair.model_fields)
     near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
     hint = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(known)}"
     message = f"unknown key {name}"
     if outer and not near:
-        message = f"{outer[0]} may not have {name}: the arms differ in speculative_config alone"
-        hint = f"What is for both arms stands at the top (args, env); here: {', '.join(known)}"
-    return file.error(place, message, hint=hint, kind=UnknownSetting)
+        message = f"{outer[0]} must not have {name}: the arms differ in speculative_config alone"
+        hint = f"Settings for both arms belong at the top (args, env); here: {', '.join(known)}"
+    return _error(path, keys, message, hint=hint, kind=UnknownSetting)
 
 
-def _placement(file: _File, arm: ArmName, given: Placement) -> Placement:
-    """With the devices that its environment names."""
-    _check_env(file, (arm.value, "env"), given.env)
+def _placement(path: Path, arm: ArmName, given: Placement) -> Placement:
+    _check_env(path, (arm.value, "env"), given.env)
     for name in given.env:
         if name not in PLACING:
             hint = f"Put it under env at the top, for both. Here: {', '.join(PLACING)}"
-            raise file.error((arm.value, "env", name), f"{name} may not differ between the arms", hint=hint)
+            raise _error(path, (arm.value, "env", name), f"{name} must not differ between the arms", hint=hint)
     if VISIBLE_GPUS not in given.env:
         return given
     if given.gpus is not None:
-        raise file.error((arm.value, "gpus"), f"gpus and {VISIBLE_GPUS} say the same thing", hint="Keep one")
+        raise _error(path, (arm.value, "gpus"), f"gpus and {VISIBLE_GPUS} say the same thing", hint="Keep one")
     env = dict(given.env)
     return Placement(port=given.port, gpus=_ids(env.pop(VISIBLE_GPUS)), env=env)  # type: ignore[arg-type]
 
 
-def _check_env(file: _File, place: tuple[str, ...], env: Mapping[str, str]) -> None:
+def _check_env(path: Path, keys: tuple[str, ...], env: Mapping[str, str]) -> None:
     for name in env:
         if SECRET.search(name):
-            hint = "Set it in the environment: both servers are given that"
-            raise file.error((*place, name), f"{name} may not stand in a file", hint=hint)
+            hint = "Set it in the environment, which both servers get"
+            raise _error(path, (*keys, name), f"{name} must not be in a file", hint=hint)
 
 
-def _args(file: _File, given: Mapping[str, Any]) -> dict[str, Any]:
+def _args(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     args: dict[str, Any] = {}
-    for written, value in given.items():
-        name = written.lstrip("-").replace("_", "-")
-        flag, place = name.partition(".")[0].removeprefix("no-"), ("args", written)
+    for key, value in given.items():
+        name = key.lstrip("-").replace("_", "-")
+        flag, keys = name.partition(".")[0].removeprefix("no-"), ("args", key)
         reasons = [reason for refused, reason in REFUSED_ARGS.items() if refused.startswith(flag)]
         if reasons:
             why = reasons[0] if flag else "it is not a name"
-            raise file.error(place, f"args may not have {written}: {why}")
+            raise _error(path, keys, f"args must not have {key}: {why}")
         if name in args:
-            raise file.error(place, f"{written} is given twice, with dashes and with underscores")
+            raise _error(path, keys, f"{key} is given twice, with dashes and with underscores")
         if value is None:
-            raise file.error(place, f"{written} has no value", hint="A flag without a value is written `true`")
+            raise _error(path, keys, f"{key} has no value", hint="A flag without a value is written `true`")
         args[name] = value
     return args

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualab.errors import InfrastructureError, InvalidValue, UsageError
@@ -32,9 +32,9 @@ KILLED = 128 + signal.SIGKILL
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerCommand:
-    """How one arm's server is started, and where it is reached then."""
+@dataclass(slots=True, kw_only=True)
+class Server:
+    """One arm's server: how it is started, where it is reached, and the keeper that holds it."""
 
     arm: ArmName
     words: Sequence[str]
@@ -42,36 +42,52 @@ class ServerCommand:
     """Added to this process's."""
     address: tuple[str, int]
     log: Path
+    keeper: subprocess.Popen[bytes] = field(init=False)
+    pid: int = 0
+    """Process id, and that of the group its children are in. 0 where it could not be started."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """One arm's server, held by its keeper."""
-
-    arm: ArmName
-    keeper: subprocess.Popen[bytes]
-    pid: int
-    """Of the server, and of the group that its children are in. 0 where it could not be started."""
-    log: Path
-    address: tuple[str, int]
+    def start(self, *, stop_timeout_s: float) -> None:
+        """Start the keeper, and the server in it. Raises UsageError."""
+        try:
+            with self.log.open("wb") as log:
+                # its own session: Ctrl-C is for this process, which still has answers to take from the servers
+                self.keeper = subprocess.Popen(
+                    [sys.executable, "-P", "-m", keeper.__name__],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as exc:
+            message = f"Cannot start the {self.arm} server: {exc.strerror}"
+            raise UsageError(message, hint=f"Its log would be {self.log}") from exc
+        assert self.keeper.stdin is not None
+        assert self.keeper.stdout is not None
+        order = {"command": self.words, "env": self.env, "stop_timeout_s": stop_timeout_s}
+        try:
+            with suppress(BrokenPipeError):
+                self.keeper.stdin.write(json.dumps(order).encode() + b"\n")
+            self.pid = int(self.keeper.stdout.readline() or 0)  # none where the server did not start: the log says why
+        except BaseException:
+            self.keeper.terminate()
+            raise
 
     def check(self) -> None:
-        """Raises InfrastructureError with the end of the log when the server has ended."""
+        """Raise InfrastructureError with the end of the log if the server has ended."""
         code = self.keeper.poll()
         if code is not None:
-            why = " (killed: was there enough memory?)" if code == KILLED else ""
-            raise self.failure(f"ended with code {code}{why}")
+            reason = " (killed: was there enough memory?)" if code == KILLED else ""
+            raise self.failure(f"ended with code {code}{reason}")
 
-    def failure(self, what: str) -> InfrastructureError:
-        """The error for what happened to it, with the end of its log."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    def failure(self, event: str) -> InfrastructureError:
+        """Describe what happened to it, with the end of its log."""
+        lines = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines or ["(empty)"])
-        return InfrastructureError(f"The {self.arm} server {what}", hint=f"Its log {self.log} ends:\n{tail}")
+        return InfrastructureError(f"The {self.arm} server {event}", hint=f"Its log {self.log} ends:\n{tail}")
 
     def is_ready(self) -> bool:
-        """Whether /health answers 200."""
+        """Tell whether /health answers 200."""
         connection = http.client.HTTPConnection(*self.address, timeout=5)
         try:
             connection.request("GET", "/health")
@@ -89,11 +105,11 @@ def serve(
     arms: Sequence[ArmName] = tuple(ArmName),
     say: Say = lambda _: None,
     stop_timeout_s: float = STOP_TIMEOUT_S,
-) -> Iterator[tuple[Server, ...]]:
-    """Serves these arms and yields when all of them are ready. One arm after the other on one device: call it twice.
+) -> Iterator[Sequence[Server]]:
+    """Serve these arms; yield when all of them are ready.
 
     Each server's output goes to `pair.log_dir`, as `baseline.log` and `candidate.log`. Raises UsageError for a command
-    or a port that cannot be used, and as `running` does.
+    or a port that cannot be used, and as `running`.
     """
     if shutil.which(pair.command[0]) is None:
         raise UsageError(
@@ -109,8 +125,8 @@ def serve(
         pair.log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise UsageError(f"Cannot make the folder {pair.log_dir}: {exc.strerror}", hint="Set log_dir") from exc
-    commands = [
-        ServerCommand(
+    servers = [
+        Server(
             arm=arm,
             words=[*pair.command, *pair.arguments(arm, host=pair.host, port=port)],
             env=pair.variables(arm),
@@ -119,86 +135,54 @@ def serve(
         )
         for arm, port in zip(arms, ports, strict=True)
     ]
-    with running(
-        commands,
-        ready_timeout_s=pair.ready_timeout,
-        stop_timeout_s=stop_timeout_s,
-        one_by_one=pair.shares_a_device,
-        say=say,
-    ) as servers:
+    one_by_one = pair.shares_a_device
+    with running(servers, pair.ready_timeout, stop_timeout_s, one_by_one=one_by_one, say=say):
         yield servers
 
 
 def _check_free(arm: ArmName, host: str, port: int) -> None:
-    """Now and not when vLLM finds out: it does so after loading the model, or not at all where ports may be shared."""
+    # vLLM would find out after loading the model, or not at all where ports may be shared
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that waits for late packets is no server
         try:
             probe.bind((host, port))
         except OSError as exc:
             raise UsageError(
-                f"The {arm} server cannot have port {port} of {host}: {exc.strerror}",
+                f"The {arm} server cannot use port {port} of {host}: {exc.strerror}",
                 hint=f"Stop what listens there, or change {arm}.port",
             ) from exc
 
 
 @contextmanager
 def running(
-    commands: Sequence[ServerCommand],
-    *,
+    servers: Sequence[Server],
     ready_timeout_s: float,
-    stop_timeout_s: float = STOP_TIMEOUT_S,
+    stop_timeout_s: float,
+    *,
     one_by_one: bool = False,
     say: Say = lambda _: None,
-) -> Iterator[tuple[Server, ...]]:
-    """Starts the servers, all at once or `one_by_one`, and yields when all of them are ready.
+) -> Iterator[None]:
+    """Start the servers, all at once or one by one, and stop them at the end.
 
     On leaving, each server and its children are asked to end and, after `stop_timeout_s`, killed. They also end when
     this process is killed: a keeper beside each server sees to that. (Should the keeper be killed, too, Linux still
     asks the server to end.) Raises InfrastructureError with the end of the log when a server ends or is not ready in
     time, UsageError where it cannot be started.
     """
-    servers: list[Server] = []
+    started: list[Server] = []
     try:
-        for command in commands:
-            host, port = command.address
-            say(f"starting the {command.arm} server (http://{host}:{port}/v1, log {command.log})")
-            servers.append(_start(command, stop_timeout_s=stop_timeout_s))
+        for server in servers:
+            host, port = server.address
+            say(f"starting the {server.arm} server (http://{host}:{port}/v1, log {server.log})")
+            server.start(stop_timeout_s=stop_timeout_s)
+            started.append(server)
             if one_by_one:
-                _wait_until_ready(servers, timeout_s=ready_timeout_s)
-        _wait_until_ready(servers, timeout_s=ready_timeout_s)
+                _wait_until_ready(started, timeout_s=ready_timeout_s)
+        _wait_until_ready(started, timeout_s=ready_timeout_s)
         say(f"ready: {', '.join(server.arm for server in servers)}")
-        yield tuple(servers)
+        yield
     finally:
-        _stop(servers, timeout_s=stop_timeout_s, say=say)
-
-
-def _start(command: ServerCommand, *, stop_timeout_s: float) -> Server:
-    try:
-        with command.log.open("wb") as log:
-            # its own session: Ctrl-C is for this process, which still has answers to take from the servers
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", keeper.__name__],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as exc:
-        what = f"Cannot start the {command.arm} server: {exc.strerror}"
-        raise UsageError(what, hint=f"Its log would be {command.log}") from exc
-    assert process.stdin is not None
-    assert process.stdout is not None
-    order = {"command": command.words, "env": command.env, "stop_timeout_s": stop_timeout_s}
-    try:
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-        pid = int(process.stdout.readline() or 0)  # none where the keeper could not start it: then the log says why
-    except BaseException:
-        process.terminate()
-        raise
-    return Server(arm=command.arm, keeper=process, pid=pid, log=command.log, address=command.address)
+        _stop(started, timeout_s=stop_timeout_s, say=say)
 
 
 def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
@@ -213,7 +197,7 @@ def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
 
 
 def _stop(servers: Sequence[Server], *, timeout_s: float, say: Say) -> None:
-    """All at once. One that had ended before is named: its log may say why a run failed."""
+    # a server that had ended before is named: its log may say why a run failed
     for server in servers:
         if server.keeper.poll() is not None:
             say(f"the {server.arm} server had ended by itself, with code {server.keeper.returncode}: see {server.log}")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from qualab.errors import InfrastructureError, UsageError
+from qualab.errors import InfrastructureError
 from qualab.managed import embedded
 from qualab.managed.embedded import embedded_pair, prepare_model
 from tests.pair.conftest import eventually
@@ -26,7 +26,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from qualab.managed.embedded import embedded_pair
-with embedded_pair(Path(sys.argv[1]), log_dir=Path(sys.argv[2]), parallel=1) as urls:
+with embedded_pair(Path(sys.argv[1]), log_dir=Path(sys.argv[2])) as urls:
     print(*urls, flush=True)
     time.sleep(600)
 """
@@ -106,12 +106,3 @@ def test_a_model_that_does_not_load_is_told_with_the_end_of_the_log(tmp_path: Pa
     ):
         pass
     assert "failed to load model, 'no-model.gguf'" in caught.value.hint
-
-
-def test_a_log_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(UsageError, match="Cannot start the baseline server") as caught,
-        embedded_pair(Path("no-model.gguf"), log_dir=tmp_path / "missing"),
-    ):
-        pass
-    assert "missing" in caught.value.hint

@@ -37,75 +37,59 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", looked_up)
 
 
+ALLOWED = {
+    "http://public.example:8000": "public.example  *.example  *  public.example:8000  93.184.216.0/24",
+    "https://public.example": "public.example:443",
+    "http://PUBLIC.example:8000": "public.example",
+    "http://93.184.216.34:8000": "93.184.216.34  *",
+    # a private address is named by its network, or by the whole name
+    "http://vllm.models.svc:8000": "vllm.models.svc  10.0.0.0/8",
+    "http://10.1.2.3:8000": "10.1.2.3:8000",
+    "http://six.example:8000": "fd00::/8",
+    "http://both.example:8000": "93.184.216.0/24,10.0.0.0/8",
+    "http://127.0.0.1:8000": "127.0.0.0/8",
+    "http://localhost:8000": "localhost",
+    "http://[::1]:8000": "::1  [::1]:8000",
+    "http://[::ffff:127.0.0.1]:8000": "127.0.0.1",
+    "http://meta.example": "169.254.169.254/32",
+    "http://100.100.100.200": "100.100.100.200",
+    "http://[64:ff9b::a01:203]:8000": "10.0.0.0/8",
+}
+REFUSED = {
+    "http://public.example:8001": "public.example:8000",
+    "http://public.example.:8000": "other.example",
+    "http://vllm.models.svc:8000": "*  *.models.svc",
+    "http://10.1.2.3:8000": "*",
+    "http://six.example:8000": "10.0.0.0/8",
+    "http://both.example:8000": "*.example  93.184.216.0/24",  # every address of a name
+    "http://127.0.0.1:8000": "*",
+    "http://localhost:8000": "*",
+    "http://bent.example:8000": "bent.example,*",
+    "http://[::ffff:127.0.0.1]:8000": "*,::/0",
+    **dict.fromkeys((f"http://{host}:8000" for host in ("0.0.0.0", "[::]", "2130706433", "0x7f.1")), "*"),
+    "http://meta.example": "meta.example,*",  # metadata and the link: never by a name
+    **dict.fromkeys((f"http://{host}" for host in ("169.254.169.254", "100.100.100.200", "168.63.129.16")), "*"),
+    **dict.fromkeys((f"http://{host}" for host in ("[fd00:ec2::254]", "[fe80::1]", "224.0.0.1")), "*"),
+    # addresses that stand for others
+    **dict.fromkeys((f"http://{host}:8000" for host in ("[64:ff9b::a01:203]", "[2002:a01:203::1]")), "*"),
+    "http://nowhere.invalid": "*",
+}
+
+
+@pytest.mark.parametrize(("cases", "expected"), [(ALLOWED, True), (REFUSED, False)])
+def test_what_may_be_called(cases: dict[str, str], expected: bool) -> None:
+    for url, lists in cases.items():
+        for patterns in lists.split():
+            assert is_allowed(f"{url}/v1", *patterns.split(",")) is expected, (url, patterns)
+    assert not is_allowed("http://public.example:8000/v1")
+
+
 def is_allowed(url: str, *patterns: str) -> bool:
     try:
         AllowedEndpoints(patterns).check(url)
     except EndpointForbidden:
         return False
     return True
-
-
-@pytest.mark.parametrize(
-    ("url", "patterns", "expected"),
-    [
-        ("http://public.example:8000/v1", (), False),
-        ("http://public.example:8000/v1", ("public.example",), True),
-        ("http://public.example:8000/v1", ("*.example",), True),
-        ("http://public.example:8000/v1", ("*",), True),
-        ("http://public.example:8000/v1", ("public.example:8000",), True),
-        ("http://public.example:8001/v1", ("public.example:8000",), False),
-        ("https://public.example/v1", ("public.example:443",), True),
-        ("http://PUBLIC.example:8000/v1", ("public.example",), True),
-        ("http://public.example.:8000/v1", ("other.example",), False),
-        ("http://public.example:8000/v1", ("93.184.216.0/24",), True),
-        ("http://93.184.216.34:8000/v1", ("93.184.216.34",), True),
-        ("http://93.184.216.34:8000/v1", ("*",), True),
-        # a private address is named by its network, or by the whole name
-        ("http://vllm.models.svc:8000/v1", ("*",), False),
-        ("http://vllm.models.svc:8000/v1", ("*.models.svc",), False),
-        ("http://vllm.models.svc:8000/v1", ("vllm.models.svc",), True),
-        ("http://vllm.models.svc:8000/v1", ("10.0.0.0/8",), True),
-        ("http://10.1.2.3:8000/v1", ("*",), False),
-        ("http://10.1.2.3:8000/v1", ("10.1.2.3:8000",), True),
-        ("http://six.example:8000/v1", ("fd00::/8",), True),
-        ("http://six.example:8000/v1", ("10.0.0.0/8",), False),
-        # every address of a name
-        ("http://both.example:8000/v1", ("*.example",), False),
-        ("http://both.example:8000/v1", ("93.184.216.0/24",), False),
-        ("http://both.example:8000/v1", ("93.184.216.0/24", "10.0.0.0/8"), True),
-        # this machine
-        ("http://127.0.0.1:8000/v1", ("*",), False),
-        ("http://127.0.0.1:8000/v1", ("127.0.0.0/8",), True),
-        ("http://localhost:8000/v1", ("localhost",), True),
-        ("http://localhost:8000/v1", ("*",), False),
-        ("http://bent.example:8000/v1", ("bent.example", "*"), False),
-        ("http://[::1]:8000/v1", ("::1",), True),
-        ("http://[::1]:8000/v1", ("[::1]:8000",), True),
-        ("http://[::ffff:127.0.0.1]:8000/v1", ("*", "::/0"), False),
-        ("http://[::ffff:127.0.0.1]:8000/v1", ("127.0.0.1",), True),
-        ("http://0.0.0.0:8000/v1", ("*",), False),
-        ("http://[::]:8000/v1", ("*",), False),
-        ("http://2130706433:8000/v1", ("*",), False),
-        ("http://0x7f.1:8000/v1", ("*",), False),
-        # metadata and the link: never by a name
-        ("http://169.254.169.254/v1", ("*",), False),
-        ("http://meta.example/v1", ("meta.example", "*"), False),
-        ("http://meta.example/v1", ("169.254.169.254/32",), True),
-        ("http://100.100.100.200/v1", ("100.100.100.200",), True),
-        ("http://100.100.100.200/v1", ("*",), False),
-        ("http://168.63.129.16/v1", ("*",), False),
-        ("http://[fd00:ec2::254]/v1", ("*",), False),
-        ("http://[fe80::1]/v1", ("*",), False),
-        ("http://224.0.0.1/v1", ("*",), False),
-        # addresses that stand for others
-        ("http://[64:ff9b::a01:203]/v1", ("*",), False),
-        ("http://[64:ff9b::a01:203]/v1", ("10.0.0.0/8",), True),
-        ("http://[2002:a01:203::1]/v1", ("*",), False),
-        ("http://nowhere.invalid/v1", ("*",), False),
-    ],
-)
-def test_what_may_be_called(url: str, patterns: tuple[str, ...], expected: bool) -> None:
-    assert is_allowed(url, *patterns) is expected
 
 
 def test_a_refusal_says_what_kind_of_address_it_is() -> None:

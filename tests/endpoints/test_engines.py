@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from qualab.endpoints import engines
-from qualab.endpoints.engines import CounterReader, EngineProbe, Speculation, read_metrics
+from qualab.endpoints.engines import EngineProbe, Speculation, read_metrics
 from qualab.endpoints.transport import Transport
 from qualab.errors import EndpointUnreachable
 from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
 from tests.endpoints.scripted import ScriptedServer, after, reply
 
+NOBODY = Transport("http://127.0.0.1:1", key="", timeout_s=1.0)
 RECORDED = Path(__file__).parent / "recorded"
 VLLM_CARD = {"id": "m", "owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 2048}
 LLAMA_CARD = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 2048, "n_params": 134515008}}
@@ -28,36 +29,23 @@ def recorded(name: str) -> str:
     return (RECORDED / name).read_text(encoding="utf-8")
 
 
-def look(reader: CounterReader, text: str) -> Counters:
-    counters = reader.counters(read_metrics(text.encode()))
+def look(reader: EngineProbe, text: str) -> Counters:
+    counters = reader.read(read_metrics(text.encode()))
     assert counters is not None
     return counters
 
 
 def read_counters(text: str, speculation: Speculation | None = None) -> Counters:
     """Of a server that is looked at for the first time."""
-    reader = CounterReader()
+    reader = EngineProbe("", transport=NOBODY)
     reader.speculation = speculation
     return look(reader, text)
 
 
-def serve(server: ScriptedServer, engine: str, arm: str) -> dict[str, Any]:
-    """Scripts a server's routes from what was recorded; returns its model card."""
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {("GET", "/metrics"): reply(recorded(f"{engine}_{arm}_metrics.txt"))}
-    if engine == "vllm":
-        server.routes[("GET", "/version")] = reply({"version": "0.32.0"})
-        server.routes[("GET", "/server_info")] = reply(recorded(f"vllm_{arm}_server_info.json"))
-        return VLLM_CARD
-    server.routes[("GET", "/props")] = reply(recorded(f"llama_{arm}_props.json"))
-    return LLAMA_CARD
-
-
 async def probed(server: ScriptedServer, card: dict[str, Any], **routes: str) -> Engine:
-    """The engine behind a server that answers these routes; those of `serve` without any."""
-    if routes:
-        server.script(reply({"detail": "Not Found"}, status=404))
-        server.routes = {("GET", f"/{name}"): reply(text) for name, text in routes.items()}
+    """The engine behind a server that answers these routes, beside its own."""
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes |= {("GET", f"/{name}"): reply(text) for name, text in routes.items()}
     transport = Transport(server.url, key="", timeout_s=5.0)
     try:
         return await EngineProbe(server.url, transport=transport).engine(card)
@@ -70,8 +58,6 @@ async def test_a_configuration_that_takes_its_time_is_waited_for_and_not_taken_f
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, owner: str, route: str
 ) -> None:
     monkeypatch.setattr("qualab.endpoints.transport.PROBE_TIMEOUT_S", 0.2)
-    serve(server, "vllm", "off")
-    server.routes.pop(("GET", "/server_info"))
     server.routes["GET", f"/{route}"] = after(0.5, reply({"version": "1"}))
     assert (await probed(server, {"id": "m", "owned_by": owner})).kind is not EngineKind.UNKNOWN
     monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
@@ -81,18 +67,25 @@ async def test_a_configuration_that_takes_its_time_is_waited_for_and_not_taken_f
     assert other.kind is EngineKind.UNKNOWN, "another server may hang at a route that it does not know"
 
 
-def test_vllm_without_a_drafter_counts_no_drafts_at_all() -> None:
-    found = read_counters(recorded("vllm_off_metrics.txt"))
-    assert found.drafting is None
-    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (0, 0, 0)
-    assert found.started_at_s == pytest.approx(1795974608.36)
+ON = Speculation(is_on=True, draft_tokens=3)
+COUNTS = {
+    "vllm_off": (None, (0, 0, 0)),  # no series of drafts at all
+    "vllm_on": (Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1)), (1, 11, 16)),
+    "sglang_on": (Drafting(drafts=100, draft_tokens=300, accepted_tokens=161), (10, 420, 271)),
+    "tgi_on": (Drafting(drafts=100, draft_tokens=None, accepted_tokens=161), (10, 420, 271)),
+    "tensorrt_llm_on": (Drafting(draft_tokens=300, accepted_tokens=161), (10, 420, 271)),
+}
 
 
-def test_vllm_with_a_drafter() -> None:
-    found = read_counters(recorded("vllm_on_metrics.txt"))
-    assert found.drafting == Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1))
-    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (1, 11, 16)
-    assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, of which 6 came by draft"
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_an_engine_counts(name: str) -> None:
+    found = read_counters(recorded(f"{name}_metrics.txt"), ON if name == "sglang_on" else None)
+    totals = (found.finished_requests, found.prompt_tokens, found.generated_tokens)
+    assert (found.drafting, totals) == COUNTS[name]
+    assert found.source is DraftSource.COUNTERS
+    assert (found.decode_steps is not None) is name.startswith("vllm")
+    if name == "vllm_on":
+        assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, 6 of them drafted"
 
 
 def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> None:
@@ -117,17 +110,6 @@ def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
     assert (on.decode_s, on.decode_steps) == (pytest.approx(5432.66), None)
 
 
-ON = Speculation(is_on=True, draft_tokens=3)
-
-
-def test_sglang_accepted_what_neither_requests_nor_rounds_account_for() -> None:
-    found = read_counters(recorded("sglang_on_metrics.txt"), ON)
-    assert found.source is DraftSource.COUNTERS
-    assert found.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
-    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
-    assert (found.decode_s, found.decode_steps, found.started_at_s) == (None, None, None)
-
-
 def sglang(*, generated: int, requests: int, rounds: int | None = None) -> str:
     values = {"generation_tokens_total": generated, "num_requests_total": requests}
     values |= {} if rounds is None else {"spec_verify_calls_total": rounds}
@@ -135,7 +117,7 @@ def sglang(*, generated: int, requests: int, rounds: int | None = None) -> str:
 
 
 def test_the_first_round_of_an_sglang_begins_its_series_and_a_new_process_a_new_one() -> None:
-    reader = CounterReader()
+    reader = EngineProbe("", transport=NOBODY)
     reader.speculation = ON
     before = look(reader, sglang(generated=0, requests=0))
     after = look(reader, sglang(generated=31, requests=1, rounds=10))
@@ -152,101 +134,98 @@ def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
     assert (unknown.drafting, unknown.tells_drafting) == (None, False)
 
 
-def test_tgi_counts_accepted_tokens_alone() -> None:
-    found = read_counters(recorded("tgi_on_metrics.txt"))
-    assert found.drafting == Drafting(drafts=100, draft_tokens=None, accepted_tokens=161)
-    assert found.drafting.least_drafted == 161
-    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
-
-
-def test_tensorrt_llm_counts_in_prometheus_format() -> None:
-    found = read_counters(recorded("tensorrt_llm_on_metrics.txt"))
-    assert (found.source, found.drafting) == (DraftSource.COUNTERS, Drafting(draft_tokens=300, accepted_tokens=161))
-    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
-
-
 def test_iterations_of_tensorrt_llm_add_up_over_reads_and_ranks_count_once() -> None:
-    reader = CounterReader()
+    reader = EngineProbe("", transport=NOBODY)
     one = json.loads(recorded("tensorrt_llm_iteration.json"))
-    rounds = [[one, one | {"attentionDpRank": 1}], [], [json.dumps(one)]]  # older versions give strings
+    rounds = [[one, one | {"attentionDpRank": 1}], [], [one]]
     found = [look(reader, json.dumps(each)) for each in rounds]
     each = Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
     assert [one.drafting for one in found] == [each, each, each + each]
     assert {one.source for one in found} == {DraftSource.STATISTICS}
-    later = look(CounterReader(), "[]")
+    later = look(EngineProbe("", transport=NOBODY), "[]")
     assert not later.has_restarted_since(found[2]), "another run's first look begins at none"
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])
 def test_other_metrics_are_nobodys(text: str) -> None:
-    assert CounterReader().counters(read_metrics(text.encode())) is None
+    assert EngineProbe("", transport=NOBODY).read(read_metrics(text.encode())) is None
 
 
-async def test_a_vllm_server_tells_its_configuration(server: ScriptedServer) -> None:
-    found = await probed(server, serve(server, "vllm", "on"))
-    assert (found.kind, found.version, found.max_model_len) == (EngineKind.VLLM, "0.32.0", 2048)
-    assert (found.model_root, found.kv_cache_tokens) == ("/models/smollm2-135m", 23296)
-    assert found.drafter == "ngram, 4 tokens"
-    assert found.config["scheduler_config.max_num_seqs"] == "8"
-    assert found.config["system_env.torch_version"]
+SGLANG_CARD = {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960}
+TENSORRT_CARD = {"id": "m", "owned_by": "tensorrt_llm"}
+METRICS, ITERATION = "metrics", f"[{recorded('tensorrt_llm_iteration.json')}]"
+EAGLE = "/models/qwen3-8b-eagle3"
+
+
+def sglang_routes(route: str) -> dict[str, str]:
+    model_info = {route.replace("server", "model"): recorded("sglang_model_info.json")}
+    return {METRICS: recorded("sglang_on_metrics.txt"), route: recorded("sglang_on_server_info.json")} | model_info
+
+
+ENGINES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[Any, ...], dict[str, str]]] = {
+    "vLLM": (
+        VLLM_CARD,
+        {
+            METRICS: recorded("vllm_on_metrics.txt"),
+            "version": '{"version": "0.32.0"}',
+            "server_info": recorded("vllm_on_server_info.json"),
+        },
+        (EngineKind.VLLM, "0.32.0", 2048, "/models/smollm2-135m", 23296, "ngram, 4 tokens", True),
+        {"scheduler_config.max_num_seqs": "8"},
+    ),
+    **{
+        f"SGLang {route}": (
+            SGLANG_CARD,
+            sglang_routes(route),
+            (EngineKind.SGLANG, "0.5.9", 40960, "/models/qwen3-8b", 389120, f"EAGLE3 {EAGLE}, 4 tokens", True),
+            {"attention_backend": "fa3", "model_info.weight_version": "default"},
+        )
+        for route in ("get_server_info", "server_info")
+    },
+    "TensorRT-LLM": (
+        TENSORRT_CARD,
+        {
+            METRICS: ITERATION,
+            "prometheus/metrics": recorded("tensorrt_llm_on_metrics.txt"),
+            "version": '{"version": "1.2.0"}',
+        },
+        (EngineKind.TENSORRT_LLM, "1.2.0", 40960, "/models/qwen3-8b", 13475 * 32, f"Eagle {EAGLE}, 3 tokens", True),
+        {"model_config.dtype": "bfloat16"},
+    ),
+    "TensorRT-LLM, iterations alone": (
+        TENSORRT_CARD,
+        {METRICS: ITERATION},
+        (EngineKind.TENSORRT_LLM, "", None, "", 13475 * 32, "", False),
+        {},
+    ),
+    "TGI": (
+        {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"},
+        {METRICS: recorded("tgi_on_metrics.txt"), "info": recorded("tgi_info.json")},
+        (EngineKind.TGI, "3.3.6", 8192, "Qwen/Qwen3-8B", None, "", False),
+        {"max_total_tokens": "8192"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+async def test_what_an_engine_tells_of_itself(server: ScriptedServer, name: str) -> None:
+    card, routes, expected, config = ENGINES[name]
+    found = await probed(server, card, **routes)
+    shown = (found.kind, found.version, found.max_model_len, found.model_root, found.kv_cache_tokens, found.drafter)
+    assert (*shown, found.tells_drafter) == expected
+    assert config.items() <= found.config.items()
+    assert not {"api_key", "internal_states"} & found.config.keys()
     assert found.counters is not None
+    assert found.counters.drafting is not None
 
 
 async def test_a_llama_server_tells_its_properties(server: ScriptedServer) -> None:
-    found = await probed(server, serve(server, "llama", "off"))
+    routes = {METRICS: recorded("llama_off_metrics.txt"), "props": recorded("llama_off_props.json")}
+    found = await probed(server, LLAMA_CARD, **routes)
     assert (found.kind, found.max_model_len, found.drafter) == (EngineKind.LLAMA_CPP, 2048, "")
     assert found.model_root.endswith("Q4_1.gguf")
     assert found.config["meta.n_params"] == "134515008"
     assert "media_marker" not in found.config, "it is drawn at random at each start"
-
-
-@pytest.mark.parametrize("route", ["get_server_info", "server_info"])
-async def test_an_sglang_server_tells_its_configuration(server: ScriptedServer, route: str) -> None:
-    routes = {
-        "metrics": recorded("sglang_on_metrics.txt"),
-        route: recorded("sglang_on_server_info.json"),
-        route.replace("server", "model"): recorded("sglang_model_info.json"),
-    }
-    found = await probed(server, {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960}, **routes)
-    assert (found.kind, found.version, found.max_model_len) == (EngineKind.SGLANG, "0.5.9", 40960)
-    assert (found.model_root, found.kv_cache_tokens) == ("/models/qwen3-8b", 389120)
-    assert found.drafter == "EAGLE3 /models/qwen3-8b-eagle3, 4 tokens"
-    assert (found.config["attention_backend"], found.config["model_info.weight_version"]) == ("fa3", "default")
-    assert not {"api_key", "internal_states"} & found.config.keys()
-    assert found.counters is not None
-    assert found.counters.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
-
-
-async def test_a_tensorrt_llm_server_tells_settings_by_labels(server: ScriptedServer) -> None:
-    routes = {
-        "metrics": f"[{recorded('tensorrt_llm_iteration.json')}]",
-        "prometheus/metrics": recorded("tensorrt_llm_on_metrics.txt"),
-        "version": '{"version": "1.2.0"}',
-    }
-    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"}, **routes)
-    assert (found.kind, found.version, found.model_root) == (EngineKind.TENSORRT_LLM, "1.2.0", "/models/qwen3-8b")
-    assert (found.max_model_len, found.kv_cache_tokens) == (40960, 13475 * 32)
-    assert found.drafter == "Eagle /models/qwen3-8b-eagle3, 3 tokens"
-    assert found.tells_drafter
-    assert found.config["model_config.dtype"] == "bfloat16"
-    assert found.counters is not None
-    assert found.counters.drafting == Drafting(draft_tokens=300, accepted_tokens=161)
-
-
-async def test_a_tensorrt_llm_server_of_iterations_alone(server: ScriptedServer) -> None:
-    metrics = f"[{recorded('tensorrt_llm_iteration.json')}]"
-    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"}, metrics=metrics)
-    assert (found.kv_cache_tokens, found.config, found.tells_drafter) == (13475 * 32, {}, False)
-    assert found.counters is not None
-    assert found.counters.drafting == Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
-
-
-async def test_a_tgi_server_tells_model_and_limits(server: ScriptedServer) -> None:
-    routes = {"metrics": recorded("tgi_on_metrics.txt"), "info": recorded("tgi_info.json")}
-    found = await probed(server, {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"}, **routes)
-    assert (found.kind, found.version, found.max_model_len) == (EngineKind.TGI, "3.3.6", 8192)
-    assert (found.model_root, found.drafter, found.tells_drafter) == ("Qwen/Qwen3-8B", "", False)
-    assert found.config["model_sha"].startswith("b968826d")
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1e400"])
@@ -268,39 +247,31 @@ async def test_a_server_that_tells_nothing(server: ScriptedServer) -> None:
 
 
 async def test_a_vllm_server_with_closed_routes_is_still_one(server: ScriptedServer) -> None:
-    server.script(reply("forbidden", status=403))
     found = await probed(server, VLLM_CARD)
     assert (found.kind, found.config, found.counters) == (EngineKind.VLLM, {}, None)
 
 
-def at(**changes: Any) -> Counters:
-    whole = Counters(
-        drafting=Drafting(drafts=10, draft_tokens=40, accepted_tokens=20, accepted_at=(8, 6, 4, 2)),
+@pytest.mark.parametrize(
+    ("changes", "is_new"),
+    [
+        ({"started_at_s": 1001.0}, True),
+        ({"finished_requests": 4}, True),
+        ({"generated_tokens": 49}, True),
+        ({"drafting": None}, True),
+        ({"drafting": Drafting(drafts=9, draft_tokens=40, accepted_tokens=20)}, True),
+        ({}, False),
+        ({"finished_requests": 9, "prompt_tokens": None}, False),
+    ],
+)
+def test_counters_that_began_anew(changes: dict[str, Any], is_new: bool) -> None:
+    earlier = Counters(
+        drafting=Drafting(drafts=10, draft_tokens=40, accepted_tokens=20),
         finished_requests=5,
         prompt_tokens=100,
         generated_tokens=50,
         started_at_s=1000.0,
     )
-    return replace(whole, **changes)
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        at(started_at_s=1001.0),
-        at(finished_requests=4),
-        at(drafting=Drafting(drafts=9, draft_tokens=40, accepted_tokens=20, accepted_at=(8, 6, 4, 2))),
-        at(drafting=None),
-        at(generated_tokens=49),
-    ],
-)
-def test_counters_that_began_anew(later: Counters) -> None:
-    assert later.has_restarted_since(at())
-
-
-def test_counters_that_went_on() -> None:
-    assert not at().has_restarted_since(at())
-    assert not at(finished_requests=9, prompt_tokens=None).has_restarted_since(at())
+    assert replace(earlier, **changes).has_restarted_since(earlier) is is_new
 
 
 def test_stretches_of_drafting_add_up() -> None:

@@ -55,18 +55,13 @@ def refused(server: ScriptedServer, opened: Open) -> Refused:
 
 
 @pytest.mark.parametrize("prefix", ["", "/gate"])
-async def test_a_server_that_tokenizes(server: ScriptedServer, opened: Open, prefix: str) -> None:
+async def test_whether_a_server_tokenizes(server: ScriptedServer, opened: Open, prefix: str) -> None:
     vllm(server, prefix=prefix)
     async with opened(url=server.url + prefix) as endpoint:
         for model in ("smollm2", "small"):  # an alias names the model too
             info = await endpoint.inspect(model=model)
             assert (info.url, info.tokenizes) == (f"{server.url}{prefix}/v1", True)
-
-
-async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open) -> None:
-    vllm(server)
-    server.routes["POST", "/tokenize"] = reply({"tokens": []})
-    async with opened() as endpoint:
+        server.routes["POST", f"{prefix}/tokenize"] = reply({"tokens": []})
         assert not (await endpoint.inspect(model="smollm2")).tokenizes
 
 
@@ -85,26 +80,24 @@ async def test_the_right_url_is_named(server: ScriptedServer, refused: Refused, 
     vllm(server, prefix=prefix)
     error = await refused(EndpointMisconfigured, r"/models does not exist: HTTP 404", url=server.url + given)
     assert error.hint == f"Use {server.url}{prefix}/v1, which answers"
-
-
-async def test_a_wrong_path_on_a_server_of_another_kind(refused: Refused) -> None:
+    server.routes = {}
     error = await refused(EndpointMisconfigured, r"/v1/models does not exist", NOT_FOUND)
     assert "OpenAI-compatible" in error.hint
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_missing_key_names_where_keys_come_from(refused: Refused, status: int) -> None:
-    step = reply({"error": {"message": "no"}}, status=status)
-    error = await refused(EndpointMisconfigured, f"HTTP {status}", step)
-    for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
-        assert name in error.hint
+async def test_a_missing_key_names_where_keys_come_from(refused: Refused) -> None:
+    for status in (401, 403):
+        step = reply({"error": {"message": "no"}}, status=status)
+        error = await refused(EndpointMisconfigured, f"HTTP {status}", step)
+        for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
+            assert name in error.hint
 
 
-@pytest.mark.parametrize("body", ["<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}])
-async def test_what_is_no_list_of_models_is_shown(refused: Refused, body: Any) -> None:
-    said = "<title>Sign in </title>" if "Sign" in str(body) else body if isinstance(body, str) else json.dumps(body)
-    error = await refused(EndpointMisconfigured, "answers with no list of models", reply(body))
-    assert f"'{said}'" in error.message
+async def test_what_is_no_list_of_models_is_shown(refused: Refused) -> None:
+    for body in ("<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}):
+        shown = " ".join(body.split()) if isinstance(body, str) else json.dumps(body)
+        error = await refused(EndpointMisconfigured, "does not answer with a list of models", reply(body))
+        assert f"'{shown}'" in error.message
 
 
 async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, refused: Refused) -> None:
@@ -113,19 +106,16 @@ async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, refu
     assert len(server.seen) == 1
 
 
-async def test_a_loading_model_is_waited_for(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
-    vllm(server)
-    del server.routes["GET", "/v1/models"]
+async def test_a_loading_model_is_waited_for(
+    server: ScriptedServer, opened: Open, refused: Refused, fake_time: FakeTime
+) -> None:
     server.script(LOADING, LOADING, LOADING, reply(models("m")), NOT_FOUND)
     async with opened() as endpoint:
         await endpoint.inspect(model="m")
     assert fake_time.slept == [1.0, 1.0, 1.0]
-
-
-async def test_a_model_that_never_loads_is_given_up(refused: Refused, fake_time: FakeTime) -> None:
     error = await refused(EndpointUnreachable, r"loading its model for 30 s", LOADING, loading_timeout_s=30.0)
     assert "/health" in error.hint
-    assert fake_time.elapsed == 30.0
+    assert fake_time.elapsed == 33.0
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
@@ -168,7 +158,11 @@ async def tls_server(folder: Path, *, is_authority: bool) -> AsyncIterator[tuple
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    listener = await asyncio.start_server(answer_models, "127.0.0.1", 0, ssl=context)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer_models(reader, writer)  # as it is by then
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
     async with listener:
         yield listener.sockets[0].getsockname()[1], certificate
 
@@ -182,32 +176,27 @@ async def answer_models(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 @pytest.mark.parametrize("is_authority", [False, True])
 async def test_a_certificate_that_is_not_trusted(
-    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, is_authority: bool
+    tmp_path: Path, opened: Open, refused: Refused, monkeypatch: pytest.MonkeyPatch, is_authority: bool
 ) -> None:
     async with tls_server(tmp_path, is_authority=is_authority) as (port, certificate):
+        url = f"https://localhost:{port}"
         if is_authority:
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        reason = "that of an authority" if is_authority else r"certificate is not trusted \(unknown"
-        error = await refused(EndpointUnreachable, reason, url=f"https://localhost:{port}")
-    assert ("CA:FALSE" if is_authority else "SSL_CERT_FILE") in error.hint
-
-
-async def test_a_certificate_that_ssl_cert_file_names_is_trusted_and_a_break_is_not_blamed_on_it(
-    tmp_path: Path, opened: Open, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def vanish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
-
-    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
+            assert "CA:FALSE" in (await refused(EndpointUnreachable, "that of an authority", url=url)).hint
+            return
+        error = await refused(EndpointUnreachable, r"certificate is not trusted \(unknown", url=url)
+        assert "SSL_CERT_FILE" in error.hint
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with opened(url=f"https://localhost:{port}") as endpoint:
+        async with opened(url=url) as endpoint:
             await endpoint.inspect(model="m")
-    monkeypatch.setattr(f"{__name__}.answer_models", vanish)
-    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        await refused(EndpointUnreachable, "closed the connection without an answer", url=f"https://localhost:{port}")
+        monkeypatch.setattr(f"{__name__}.answer_models", vanish)
+        await refused(EndpointUnreachable, "closed the connection without an answer", url=url)
+
+
+async def vanish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 async def test_a_model_has_the_names_of_all_that_share_its_root(server: ScriptedServer, opened: Open) -> None:
@@ -243,11 +232,8 @@ async def test_settings_are_read_from_the_openapi_document(server: ScriptedServe
         assert await endpoint.settings(Api.CHAT) == {"top_k", "messages", "batched"}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [NOT_FOUND, reply("<html>"), reply([1]), reply({"paths": {}}), reply({"paths": {"/v1/completions": {"post": 3}}})],
-)
-async def test_a_server_without_a_document_tells_no_settings(server: ScriptedServer, opened: Open, answer: Any) -> None:
-    server.script(answer)
-    async with opened() as endpoint:
-        assert await endpoint.settings(Api.COMPLETIONS) is None
+async def test_a_server_without_a_document_tells_no_settings(server: ScriptedServer, opened: Open) -> None:
+    for answer in ("<html>", [1], {"paths": {}}, {"paths": {"/v1/completions": {"post": 3}}}):
+        server.script(reply(answer))
+        async with opened() as endpoint:
+            assert await endpoint.settings(Api.COMPLETIONS) is None

@@ -42,14 +42,11 @@ def test_an_answer_is_read_with_all_that_came_along() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2**31, 2**64 - 1, True, 7.5, "7", None])
-def test_a_count_of_tokens_that_cannot_be_is_none(count: Any) -> None:
-    got = read({**completion("42"), "usage": {"prompt_tokens": count, "completion_tokens": 3}})
-    assert (got.text, got.prompt_tokens, got.completion_tokens) == ("42", None, 3)
-
-
-@pytest.mark.parametrize(("named", "model"), [("MODEL-B", "MODEL-B"), (None, ""), (7, ""), ("", "")])
-def test_the_model_that_an_answer_names_is_kept(named: object, model: str) -> None:
-    assert read({**completion("42"), "model": named}).model == model
+def test_counts_and_names_that_cannot_be_are_left_out(count: Any) -> None:
+    got = read({**completion("42"), "usage": {"prompt_tokens": count, "completion_tokens": 3}, "model": "MODEL-B"})
+    assert (got.text, got.prompt_tokens, got.completion_tokens, got.model) == ("42", None, 3, "MODEL-B")
+    if not isinstance(count, str):
+        assert read({**completion("42"), "model": count}).model == ""
 
 
 @pytest.mark.parametrize(
@@ -125,12 +122,9 @@ def test_a_bad_body_is_named_and_may_be_asked_again(body: Any, reason: str) -> N
     assert reason in failure.message
 
 
-@pytest.mark.parametrize("message", [{"content": None}, {}, {"content": ["a"]}, {"content": None, "reasoning": None}])
-def test_a_message_without_content_is_a_bad_body(message: dict[str, Any]) -> None:
-    assert refused(chat(message), CHAT).message == "the message has no content"
-
-
-def test_an_answer_that_a_filter_withholds_is_missing_and_not_asked_again() -> None:
+def test_a_message_without_content_is_a_bad_body_unless_a_filter_withheld_it() -> None:
+    for message in ({"content": None}, {}, {"content": ["a"]}, {"content": None, "reasoning": None}):
+        assert refused(chat(message), CHAT).message == "the message has no content"
     failure = refused(chat({"content": None}, finish_reason="content_filter"), CHAT)
     assert (failure.status, failure.retry) == (AnswerStatus.REJECTED, False)
     assert "content_filter" in failure.message
@@ -250,28 +244,19 @@ def test_retry_after_is_seconds_or_an_http_date(header: str | None, seconds: flo
     assert retry_after_s(header, now=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
-def test_passing_trouble_may_be_asked_again(status: int) -> None:
-    failure = refusal(Exchange(status, b'{"error": {"message": "busy"}}', lambda _: None), now=START)
-    assert (failure.status, failure.retry, failure.message) == (AnswerStatus.HTTP_ERROR, True, f"HTTP {status}: busy")
-    assert failure.is_backpressure is (status == 429)
+PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 
 
-@pytest.mark.parametrize("status", [301, 307, 401, 402, 403, 404, 405, 400, 413, 422])
-def test_a_settled_refusal_may_not(status: int) -> None:
+@pytest.mark.parametrize("status", [*PASSING, 301, 307, 401, 402, 403, 404, 405, 400, 413, 422])
+def test_passing_trouble_may_be_asked_again_and_a_settled_refusal_not(status: int) -> None:
     failure = refusal(Exchange(status, b"<p>go away</p>", lambda _: None), now=START)
     kind = AnswerStatus.REJECTED if status in (400, 413, 422) else AnswerStatus.HTTP_ERROR
-    assert (failure.status, failure.retry, failure.message) == (kind, False, f"HTTP {status}: <p>go away</p>")
+    assert (failure.status, failure.message) == (kind, f"HTTP {status}: <p>go away</p>")
+    assert (failure.retry, failure.is_backpressure) == (status in PASSING, status == 429)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"error": {"message": "prompt too long", "type": "exceed_context_size_error"}},
-        {"error": "prompt too long"},
-        {"message": "prompt too long"},
-        {"detail": [{"msg": "prompt too long"}]},
-    ],
-)
-def test_every_form_of_an_error_has_its_message_read(body: dict[str, Any]) -> None:
-    assert "prompt too long" in error_message(body)
+def test_every_form_of_an_error_has_its_message_read() -> None:
+    message = "prompt too long"
+    openai = {"message": message, "type": "exceed_context_size_error"}
+    for body in ({"error": openai}, {"error": message}, {"message": message}, {"detail": [{"msg": message}]}):
+        assert message in error_message(body)

@@ -42,15 +42,13 @@ async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Ope
     assert server.most_in_flight <= 4
 
 
-@pytest.mark.parametrize(
-    "answer", [reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])]
-)
-async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open, answer: Any) -> None:
-    server.script(answer)
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match="does not tokenize") as caught:
-            await endpoint.tokenize(["text"], model="m")
-    assert "--tokenizer" in caught.value.hint
+async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open) -> None:
+    for answer in (reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])):
+        server.script(answer)
+        async with opened() as endpoint:
+            with pytest.raises(EndpointMisconfigured, match="does not tokenize") as caught:
+                await endpoint.tokenize(["text"], model="m")
+        assert "--tokenizer" in caught.value.hint
 
 
 async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Open) -> None:
@@ -60,20 +58,16 @@ async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Op
     assert len(server.seen) == 4
 
 
-@pytest.mark.parametrize(
-    ("step", "kind", "match"),
-    [
+async def test_trouble_that_stays_is_an_error(server: ScriptedServer, opened: Open) -> None:
+    refusals: list[tuple[Any, type[QualabError], str]] = [
         (reply("", status=503), EndpointUnreachable, "HTTP 503"),
         (reply({"error": {"message": "too long"}}, status=400), EndpointMisconfigured, "too long"),
-    ],
-)
-async def test_trouble_that_stays_is_an_error(
-    server: ScriptedServer, opened: Open, step: Any, kind: type[QualabError], match: str
-) -> None:
-    server.script(vllm_tokenize, step)
-    async with opened(max_attempts=2, concurrency=4) as endpoint:
-        with pytest.raises(kind, match=match):
-            await endpoint.tokenize(["ab"] * 20, model="m")
+    ]
+    for step, kind, match in refusals:
+        server.script(vllm_tokenize, step)
+        async with opened(max_attempts=2, concurrency=4) as endpoint:
+            with pytest.raises(kind, match=match):
+                await endpoint.tokenize(["ab"] * 20, model="m")
 
 
 @pytest.fixture
@@ -97,16 +91,12 @@ def test_a_tokenizer_by_file_and_by_directory(tokenizer_file: Path) -> None:
         assert named_tokenizer(str(name))(["a b c a", "", "b x"]) == [[2, 3, 4, 2], [], [3, 1]]
 
 
-@pytest.mark.parametrize("name", ["nowhere/at-all", "/no/such/dir/tokenizer.json", "a/b/c d", "."])
-def test_no_tokenizer_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
-        named_tokenizer(name)
-    assert "tokenizer.json" in caught.value.hint
-
-
-def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text('{"model": {"type": "None"}}')
+    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", "."):
+        with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
+            named_tokenizer(name)
+        assert "tokenizer.json" in caught.value.hint
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "None"}}')
     with pytest.raises(InvalidValue, match="is not a tokenizer"):
-        named_tokenizer(str(path))
+        named_tokenizer(".")

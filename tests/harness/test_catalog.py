@@ -32,25 +32,21 @@ def test_a_kind_may_be_given_for_one_filter_alone(tmp_path: Path) -> None:
     assert (hints.kind("m,strict"), hints.kind("m,loose")) == (MetricKind.BINARY_MEAN, MetricKind.OTHER)
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("suites: {s: {tasks: [a], colour: red}}", "suites.s.colour"),
-        ("datasets: {d: {revision: main}}", "datasets.d.revision"),
-        ("benchmarks: {b: {metrics: {acc: percentage}}}", "benchmarks.b.metrics.acc"),
-        ("suites: {s: {}}", "suites.s.tasks"),
-    ],
-)
-def test_a_wrong_catalog_names_the_place(tmp_path: Path, text: str, place: str) -> None:
-    with pytest.raises(BrokenTask, match=place):
-        read_catalog(catalog_of(tmp_path, text))
+WRONG = {
+    "suites: {s: {tasks: [a], colour: red}}": "suites.s.colour",
+    "datasets: {d: {revision: main}}": "datasets.d.revision",
+    "benchmarks: {b: {metrics: {acc: percentage}}}": "benchmarks.b.metrics.acc",
+    "suites: {s: {}}": "suites.s.tasks",
+    "suites: [": r"catalog\.yaml",
+}
 
 
-def test_a_missing_or_unreadable_catalog_is_a_broken_task(tmp_path: Path) -> None:
+def test_a_wrong_or_missing_catalog_is_a_broken_task_that_names_the_place(tmp_path: Path) -> None:
     with pytest.raises(BrokenTask, match=r"catalog\.yaml"):
         read_catalog(tmp_path)
-    with pytest.raises(BrokenTask, match=r"catalog\.yaml"):
-        read_catalog(catalog_of(tmp_path, "suites: ["))
+    for text, place in WRONG.items():
+        with pytest.raises(BrokenTask, match=place):
+            read_catalog(catalog_of(tmp_path, text))
 
 
 def test_wrong_metadata_of_a_task_names_task_and_key() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -30,28 +29,30 @@ def published(harness: LmEvalHarness, tiny_data: Path) -> LoadedTasks:
     return load(harness, tiny_data, "published-34")
 
 
-def test_published_34_has_34_rows_and_5_primaries(published: LoadedTasks) -> None:
-    assert len({metric.id for metric in published.metrics}) == len(published.metrics) == 34
+def test_published_34_is_described_by_its_tasks_and_metrics(published: LoadedTasks) -> None:
+    kinds = {metric.id: metric.kind for metric in published.metrics}
+    assert len(kinds) == len(published.metrics) == 34
     assert published.suite == "published-34"
     assert sum(metric.is_primary for metric in published.metrics) == 5
     # the official Korean forms draft no token
     assert {metric.task for metric in published.metrics if metric.exercises_drafter} == {"gsm8k", "ifeval"}
-
-
-def test_metric_kinds_come_from_what_the_metrics_are(published: LoadedTasks) -> None:
-    kinds = {metric.id: metric.kind for metric in published.metrics}
-    assert kinds["gsm8k/exact_match,strict-match"] is MetricKind.BINARY_MEAN
-    assert kinds["kobest_boolq/f1,none"] is MetricKind.MACRO_F1
-    assert kinds["ifeval/inst_level_loose_acc,none"] is MetricKind.LIST_MEAN
-    assert kinds["ifeval/prompt_level_loose_acc,none"] is MetricKind.BINARY_MEAN
-    assert kinds["haerae/acc,none"] is MetricKind.GROUP_MEAN
-
-
-def test_a_group_s_row_names_the_members_that_have_the_metric(harness: LmEvalHarness, tiny_data: Path) -> None:
-    members = {metric.id: metric.members for metric in load(harness, tiny_data, "kobest").metrics}
+    expected = {
+        "gsm8k/exact_match,strict-match": MetricKind.BINARY_MEAN,
+        "kobest_boolq/f1,none": MetricKind.MACRO_F1,
+        "ifeval/inst_level_loose_acc,none": MetricKind.LIST_MEAN,
+        "ifeval/prompt_level_loose_acc,none": MetricKind.BINARY_MEAN,
+        "haerae/acc,none": MetricKind.GROUP_MEAN,
+    }
+    assert {name: kinds[name] for name in expected} == expected
+    members = {metric.id: metric.members for metric in published.metrics}
     assert members["kobest/acc_norm,none"] == ("kobest_hellaswag",)
-    assert len(members["kobest/f1,none"]) == 5
-    assert members["kobest_wic/acc,none"] == ()
+    assert (len(members["kobest/f1,none"]), members["kobest_wic/acc,none"]) == (5, ())
+    specs = {task.name: task for task in published.tasks}
+    boolq, grade_school = specs["kobest_boolq"], specs["gsm8k"]
+    assert (boolq.dataset, boolq.revision, boolq.cluster_field) == ("skt/kobest_v1:boolq", "local", "paragraph")
+    assert (boolq.kind, boolq.benchmark, boolq.version) == (RequestKind.LOGLIKELIHOOD, "kobest", "1.0")
+    assert (grade_school.num_fewshot, grade_school.n_items, grade_school.n_available) == (5, 8, 8)
+    assert specs["ifeval"].num_fewshot == 0
 
 
 @pytest.mark.parametrize(
@@ -69,20 +70,12 @@ def test_which_metrics_decide(
 
 def test_names_that_overlap_collapse(harness: LmEvalHarness, tiny_data: Path) -> None:
     loaded = load(harness, tiny_data, "kobest_wic", "kobest", "kobest", "kobest_boolq")
-    assert sorted(names_of(loaded)) == sorted(f"kobest_{name}" for name in KOBEST)
-    assert loaded.suite == "custom"
+    assert (sorted(names_of(loaded)), loaded.suite) == (sorted(f"kobest_{name}" for name in KOBEST), "custom")
 
 
-def test_an_unknown_name_names_the_nearest(harness: LmEvalHarness, tiny_data: Path) -> None:
-    with pytest.raises(UnknownTask, match="gsm9k") as caught:
-        load(harness, tiny_data, "gsm8k", "gsm9k")
-    assert "gsm8k" in caught.value.hint
-    with pytest.raises(UnknownTask) as caught:
-        load(harness, tiny_data, "relaese")
-    assert "release" in caught.value.hint
-
-
-def test_unknown_names_need_no_index(harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_need_no_index_and_name_the_nearest(
+    harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import lm_eval.tasks
 
     real = lm_eval.tasks.TaskManager
@@ -92,8 +85,10 @@ def test_unknown_names_need_no_index(harness: LmEvalHarness, tiny_data: Path, mo
         return real(*args, include_defaults=include_defaults, **kwargs)
 
     monkeypatch.setattr(lm_eval.tasks, "TaskManager", without_defaults)
-    with pytest.raises(UnknownTask):
-        load(harness, tiny_data, "no_such_task_anywhere")
+    for names, nearest in ((("gsm8k", "gsm9k"), "gsm8k"), (("relaese",), "release")):
+        with pytest.raises(UnknownTask, match=names[-1]) as caught:
+            load(harness, tiny_data, *names)
+        assert nearest in caught.value.hint
     assert names_of(load(harness, tiny_data, "release"))
 
 
@@ -108,15 +103,6 @@ def test_a_task_outside_the_catalog_is_found_in_the_full_index(harness: LmEvalHa
     # acc of lm-eval's own multiple-choice scoring can be nothing but 0 or 1
     assert {metric.kind for metric in loaded.metrics} == {MetricKind.BINARY_MEAN}
     assert [metric.id for metric in loaded.metrics if metric.is_primary] == ["arc_easy/acc,none"]
-
-
-def test_specs_say_what_was_loaded(published: LoadedTasks) -> None:
-    specs = {task.name: task for task in published.tasks}
-    boolq, grade_school = specs["kobest_boolq"], specs["gsm8k"]
-    assert (boolq.dataset, boolq.revision, boolq.cluster_field) == ("skt/kobest_v1:boolq", "local", "paragraph")
-    assert (boolq.kind, boolq.benchmark, boolq.version) == (RequestKind.LOGLIKELIHOOD, "kobest", "1.0")
-    assert (grade_school.num_fewshot, grade_school.n_items, grade_school.n_available) == (5, 8, 8)
-    assert specs["ifeval"].num_fewshot == 0
 
 
 @pytest.mark.parametrize(("limit", "n_items"), [(3, 3), (3.9, 3), (0.5, 4), (0.51, 5), (1, 1), (100, 8), (None, 8)])
@@ -148,30 +134,23 @@ def test_num_fewshot_is_overridden_but_never_a_yaml_s_zero(harness: LmEvalHarnes
 
 def test_splits_that_are_not_needed_may_be_missing(harness: LmEvalHarness, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "gsm8k/test.jsonl", gsm8k(3))
-    (task,) = load(harness, tmp_path, "gsm8k", num_fewshot=0).tasks
-    assert task.num_fewshot == 0
+    assert load(harness, tmp_path, "gsm8k", num_fewshot=0).tasks[0].num_fewshot == 0
     with pytest.raises(DatasetUnavailable, match=r"split train.*gsm8k/train\.jsonl"):
         load(harness, tmp_path, "gsm8k")
-
-
-def test_a_missing_data_set_names_data_set_paths_and_what_to_do(harness: LmEvalHarness, tmp_path: Path) -> None:
-    with pytest.raises(DatasetUnavailable) as caught:
-        load(harness, tmp_path, "belebele_kor_Hang")
-    assert "facebook/belebele:kor_Hang" in caught.value.message
-    assert "belebele/kor_Hang_test.jsonl" in caught.value.message
-    assert str(tmp_path) in caught.value.message
-    assert "--data-dir" in caught.value.hint
-    assert "QUALAB_DATA_DIR" in caught.value.hint
-
-
-def test_the_sample_of_haerae_serves_where_the_whole_is_missing(harness: LmEvalHarness, tmp_path: Path) -> None:
+    # the sample of HAE-RAE serves where the whole is missing
     write_jsonl(tmp_path / "haerae_sample/history.jsonl", haerae(2))
     assert load(harness, tmp_path, "haerae_history").tasks[0].n_items == 2
     write_jsonl(tmp_path / "haerae/history.jsonl", haerae(4))
     assert load(harness, tmp_path, "haerae_history").tasks[0].n_items == 4
 
 
-def test_a_column_that_mixes_types_is_named_with_its_line(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_missing_data_set_names_data_set_paths_and_what_to_do(harness: LmEvalHarness, tmp_path: Path) -> None:
+    with pytest.raises(DatasetUnavailable) as caught:
+        load(harness, tmp_path, "belebele_kor_Hang")
+    message = str(caught.value)
+    for part in ("facebook/belebele:kor_Hang", "belebele/kor_Hang_test.jsonl", str(tmp_path), "--data-dir"):
+        assert part in message
+    assert "QUALAB_DATA_DIR" in message
     rows = [*KOBEST["boolq"], {"paragraph": "p", "question": "q", "label": "yes"}]
     write_jsonl(tmp_path / "kobest/boolq/test.jsonl", rows)
     with pytest.raises(BadDataFile, match="line 7: label is str and int before"):
@@ -192,29 +171,6 @@ def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEva
     assert shorter.data_hash != first.data_hash
     (shots,) = load(harness, tmp_path / "a", "belebele_kor_Hang", num_fewshot=1).tasks
     assert shots.config_hash != first.config_hash
-
-
-def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_data: Path) -> None:
-    program = (
-        "import json, sys; from pathlib import Path\n"
-        "from qualab.harness.loading import load_tasks; from qualab.model.ports import TaskOptions\n"
-        "options = TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2]))\n"
-        "loaded = load_tasks(options, tasks_dir=Path(sys.argv[1]))\n"
-        "print(json.dumps({task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}))"
-    )
-    tasks_dir = harness.tasks_dir
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tasks_dir), str(tiny_data)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-        env={"PYTHONHASHSEED": "7", "HOME": "/"},
-    )
-    here = load(harness, tiny_data, "published-34", "release").tasks
-    *_, hashes = done.stdout.splitlines()  # what lm-eval prints comes before
-    assert json.loads(hashes) == {task.name: [task.config_hash, task.data_hash] for task in here}
-    assert done.stderr == ""
 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:

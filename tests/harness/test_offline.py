@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,28 +14,29 @@ from pathlib import Path
 import pytest
 
 from qualab.errors import ScoringUnavailable
-from qualab.harness.building import NEEDS_SENTENCES
+from qualab.harness.loading import NEEDS_SENTENCES
 from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.in_process import LmEvalHarness
 from tests.harness.tiny_data import IFEVAL, instruction, write_jsonl
 
 LOAD = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from qualab.harness.loading import load_tasks
 from qualab.errors import QualabError
 from qualab.model.ports import TaskOptions
-tasks_dir, data_dir, *names = sys.argv[1:]
-before = time.monotonic()
-try:
-    options = TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None)
-    loaded = load_tasks(options, tasks_dir=Path(tasks_dir))
-    items = list(loaded.render())
-    print("loaded", len(items))
-except QualabError as exc:
-    print(exc.code, exc)
-print(time.monotonic() - before)
+tasks_dir, loads = sys.argv[1:]
+for data_dir, names in json.loads(loads):
+    before, hashes = time.monotonic(), {}
+    try:
+        options = TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None)
+        loaded = load_tasks(options, tasks_dir=Path(tasks_dir))
+        hashes = {task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}
+        said = f"loaded {len(list(loaded.render()))}"
+    except QualabError as exc:
+        said = f"{exc.code} {exc}"
+    print(json.dumps([said, time.monotonic() - before, hashes]))
 """
 
 NO_SOCKETS = """
@@ -48,12 +50,13 @@ NO_NLTK_DATA = "import nltk; nltk.data.path.clear()\n"
 
 
 def load_in_process(
-    folder: Path, data_dir: Path | None, *names: str, before: str = "", tasks_dir: Path = TASKS_DIR, **environment: str
-) -> tuple[str, float]:
-    """What the load came to, and its seconds. Nothing is found in the user's own caches."""
+    folder: Path, *loads: tuple[Path | None, tuple[str, ...]], before: str = "", **environment: str
+) -> list[tuple[str, float, dict[str, list[str]]]]:
+    """What each load came to, its seconds, and the tasks' hashes. Nothing is found in the user's own caches."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "NLTK_"))}
+    asked = json.dumps([(str(data_dir or ""), names) for data_dir, names in loads])
     done = subprocess.run(
-        [sys.executable, "-c", before + LOAD, str(tasks_dir), str(data_dir or ""), *names],
+        [sys.executable, "-c", before + LOAD, str(TASKS_DIR), asked],
         capture_output=True,
         text=True,
         check=False,
@@ -61,8 +64,9 @@ def load_in_process(
         timeout=60,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *_, said, seconds = done.stdout.strip().splitlines()  # what lm-eval prints comes before
-    return said, float(seconds)
+    assert done.stderr == ""
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return lines[-len(loads) :]  # what lm-eval prints comes before
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def closed_port() -> int:
     return port
 
 
-def check_unavailable(said: str, seconds: float) -> None:
+def check_unavailable(said: str, seconds: float, _: object) -> None:
     assert said.startswith("dataset-unavailable")
     for named in ("openai/gsm8k", "gsm8k/test.jsonl", "--data-dir", "QUALAB_DATA_DIR"):
         assert named in said
@@ -89,38 +93,36 @@ def check_unavailable(said: str, seconds: float) -> None:
 @pytest.mark.parametrize("port", ["closed_port", "silent_port"])
 def test_a_silent_hub_is_given_up_within_10_s(tmp_path: Path, request: pytest.FixtureRequest, port: str) -> None:
     endpoint = f"http://127.0.0.1:{request.getfixturevalue(port)}"
-    check_unavailable(*load_in_process(tmp_path, None, "gsm8k", HF_ENDPOINT=endpoint))
+    check_unavailable(*load_in_process(tmp_path, (None, ("gsm8k",)), HF_ENDPOINT=endpoint)[0])
 
 
-def test_offline_mode_is_said_at_once_and_touches_no_network(tmp_path: Path) -> None:
-    check_unavailable(*load_in_process(tmp_path, None, "gsm8k", before=NO_SOCKETS, HF_HUB_OFFLINE="1"))
-
-
-def test_a_data_directory_needs_neither_network_nor_cache(tmp_path: Path, tiny_data: Path) -> None:
+def test_without_a_network_data_directories_serve_and_what_is_missing_is_named(
+    harness: LmEvalHarness, tmp_path: Path, tiny_data: Path
+) -> None:
     (tmp_path / "hf").write_text("a file where a cache directory would be")
-    said, _ = load_in_process(tmp_path, tiny_data, "published-34", "release", before=NO_SOCKETS)
-    assert said.startswith("loaded ")
-
-
-def test_missing_sentence_data_stop_the_load_and_are_named(tmp_path: Path) -> None:
     checks = ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"})
     data = tmp_path / "data"
     write_jsonl(data / "ifeval/train.jsonl", [*IFEVAL, instruction(9, "Write.", checks)])
-    said, _ = load_in_process(tmp_path, data, "ifeval", before=NO_SOCKETS + NO_NLTK_DATA)
-    assert said.startswith("scoring-unavailable")
-    assert "ifeval" in said
-    assert "punkt_tab" in said
-    assert str(data / "nltk_data") in said
-
-
-def test_sentence_data_of_the_data_directory_serve(tmp_path: Path, shared_data: Path) -> None:
-    said, _ = load_in_process(tmp_path, shared_data, "ifeval", before=NO_SOCKETS)
-    assert said == "loaded 541"
-
-
-def test_items_that_need_no_sentences_need_no_sentence_data(tmp_path: Path, tiny_data: Path) -> None:
-    said, _ = load_in_process(tmp_path, tiny_data, "ifeval", "demo", before=NO_SOCKETS + NO_NLTK_DATA)
-    assert said.startswith("loaded ")
+    shared = os.environ.get("QUALAB_SHARED")
+    offline, whole, few, sentences, *real = load_in_process(
+        tmp_path,
+        (None, ("gsm8k",)),
+        (tiny_data, ("published-34", "release")),
+        (tiny_data, ("ifeval", "demo")),  # no item needs NLTK's sentences
+        (data, ("ifeval",)),
+        *([(Path(shared) / "data", ("ifeval",))] if shared else []),  # which has NLTK's data
+        before=NO_SOCKETS + NO_NLTK_DATA,
+        HF_HUB_OFFLINE="1",
+        PYTHONHASHSEED="7",
+    )
+    check_unavailable(*offline)
+    assert whole[0].startswith("loaded ")
+    assert few[0].startswith("loaded ")
+    here = harness.load(TaskOptions(names=("published-34", "release"), data_dir=tiny_data)).tasks
+    assert whole[2] == {task.name: [task.config_hash, task.data_hash] for task in here}, "the same in any process"
+    assert sentences[0].startswith("scoring-unavailable")
+    assert all(named in sentences[0] for named in ("ifeval", "punkt_tab", str(data / "nltk_data")))
+    assert [said for said, *_ in real] == ["loaded 541"] * len(real)
 
 
 def test_no_other_check_of_ifeval_reads_sentence_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,31 +45,21 @@ def load(harness: LmEvalHarness, folder: Path, *names: str, **options: Any) -> L
     return harness.load(TaskOptions(names=names or ("mine",), include_paths=(folder,), **options))
 
 
-def test_a_task_of_ones_own_has_its_data_beside_its_yaml(harness: LmEvalHarness, tmp_path: Path) -> None:
-    loaded = load(harness, own(tmp_path, PLAIN))
+def test_a_task_of_ones_own_has_its_data_beside_its_yaml_or_in_the_working_directory(
+    harness: LmEvalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(harness, own(tmp_path / "own", PLAIN))
     (task,), (metric,) = loaded.tasks, loaded.metrics
     assert (task.name, task.benchmark, task.revision, task.n_items) == ("mine", "mine", "local", 6)
     assert task.kind is RequestKind.GENERATION
     # lm-eval decides what exact_match can be
     assert (metric.kind, metric.is_primary, metric.exercises_drafter) == (MetricKind.BINARY_MEAN, True, True)
-
-
-def test_the_working_directory_is_first(
-    harness: LmEvalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     write_jsonl(tmp_path / "cwd/items.jsonl", ROWS[:2])
     monkeypatch.chdir(tmp_path / "cwd")
-    assert load(harness, own(tmp_path / "own", PLAIN)).tasks[0].n_items == 2
+    assert load(harness, tmp_path / "own").tasks[0].n_items == 2
 
 
-def test_a_missing_data_file_names_where_it_was_looked_for(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, PLAIN)
-    (folder / "items.jsonl").unlink()
-    with pytest.raises(DatasetUnavailable, match=rf"items\.jsonl.*{tmp_path}"):
-        load(harness, folder)
-
-
-def test_a_bad_line_and_an_empty_file_are_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_data_file_that_is_missing_broken_or_empty_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN)
     (folder / "another.yaml").write_text("task: [")  # nobody asked for this one
     (folder / "items.jsonl").write_text('{"q": "x", "a": "y", "passage": "p"}\n{oops\n')
@@ -77,6 +67,9 @@ def test_a_bad_line_and_an_empty_file_are_named(harness: LmEvalHarness, tmp_path
         load(harness, folder)
     (folder / "items.jsonl").write_text("")
     with pytest.raises(EmptyDataset, match=r"items\.jsonl"):
+        load(harness, folder)
+    (folder / "items.jsonl").unlink()
+    with pytest.raises(DatasetUnavailable, match=rf"items\.jsonl.*{tmp_path}"):
         load(harness, folder)
 
 
@@ -92,22 +85,14 @@ CUSTOM = dedent(PLAIN).replace("metric: exact_match", "metric: points") + "proce
 POINTS = 'def points(doc, results):\n    return {"points": 1.0 if results[0] == doc["a"] else 0.0}\n'
 
 
-def test_a_mean_of_the_task_s_own_scores_is_not_guessed_to_be_binary(harness: LmEvalHarness, tmp_path: Path) -> None:
-    (metric,) = load(harness, own(tmp_path, CUSTOM, code=POINTS)).metrics
-    assert metric.kind is MetricKind.OTHER
-
-
 def test_a_task_s_metadata_says_kind_cluster_and_benchmark(harness: LmEvalHarness, tmp_path: Path) -> None:
+    (metric,) = load(harness, own(tmp_path, CUSTOM, code=POINTS)).metrics
+    assert metric.kind is MetricKind.OTHER, "a mean of the task's own scores is not guessed to be binary"
     hints = "metadata: {qualab: {benchmark: sums, metrics: {points: binary_mean}, cluster: [passage]}}\n"
     loaded = load(harness, own(tmp_path, CUSTOM + hints, code=POINTS))
     assert loaded.metrics[0].kind is MetricKind.BINARY_MEAN
     assert (loaded.tasks[0].benchmark, loaded.tasks[0].cluster_field) == ("sums", "passage")
     assert [item.cluster for item in loaded.render()] == ["p0", "p0", "p1", "p1", "p2", "p2"]
-
-
-def test_a_cluster_field_that_no_item_has_is_a_broken_task(harness: LmEvalHarness, tmp_path: Path) -> None:
-    with pytest.raises(BrokenTask, match="chapter"):
-        load(harness, own(tmp_path, dedent(PLAIN) + "metadata: {qualab: {cluster: [chapter]}}\n"))
 
 
 def test_an_own_task_takes_the_place_of_an_official_one(harness: LmEvalHarness, tmp_path: Path) -> None:
@@ -116,7 +101,7 @@ def test_an_own_task_takes_the_place_of_an_official_one(harness: LmEvalHarness, 
     assert (task.dataset, task.n_items) == ("json", 6)
 
 
-def test_a_group_without_metrics_has_a_primary_for_each_member(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_group_of_ones_own(harness: LmEvalHarness, tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN)
     own(tmp_path, PLAIN.replace("task: mine", "task: other"), name="other.yaml")
     (folder / "both.yaml").write_text("group: both\ntask: [mine, other]\n")
@@ -124,13 +109,8 @@ def test_a_group_without_metrics_has_a_primary_for_each_member(harness: LmEvalHa
     assert [metric.id for metric in loaded.metrics] == ["mine/exact_match,none", "other/exact_match,none"]
     assert all(metric.is_primary for metric in loaded.metrics)
     assert {task.benchmark for task in loaded.tasks} == {"both"}
-
-
-def test_an_unweighted_group_is_not_a_size_weighted_mean(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, PLAIN)
-    (folder / "both.yaml").write_text(
-        "group: both\ntask: [mine]\naggregate_metric_list: [{metric: exact_match, weight_by_size: false}]\n"
-    )
+    unweighted = "aggregate_metric_list: [{metric: exact_match, weight_by_size: false}]\n"
+    (folder / "both.yaml").write_text("group: both\ntask: [mine]\n" + unweighted)
     kinds = {metric.id: metric.kind for metric in load(harness, folder, "both").metrics}
     assert kinds["both/exact_match,none"] is MetricKind.OTHER
 
@@ -153,6 +133,7 @@ def test_a_tag_stands_for_its_tasks_and_a_yaml_may_be_named_by_its_path(harness:
         ("repeats: 8", "8 times"),
         ("unsafe_code: true", "code that a model wrote"),
         ("filter_list: [{name: f, filter: [{function: regexx}]}]", "regexx"),
+        ("metadata: {qualab: {cluster: [chapter]}}", "chapter"),
     ],
 )
 def test_a_broken_task_has_a_reason(harness: LmEvalHarness, tmp_path: Path, change: str, reason: str) -> None:
@@ -162,17 +143,16 @@ def test_a_broken_task_has_a_reason(harness: LmEvalHarness, tmp_path: Path, chan
     assert "mine" in caught.value.message
 
 
+def test_a_missing_package_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+    with pytest.raises(ScoringUnavailable, match="no_such_package"):
+        load(harness, own(tmp_path, CUSTOM, code="import no_such_package\n" + POINTS))
+
+
 def test_an_item_that_cannot_be_rendered_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
     yaml = PLAIN.replace('"{{q}}"', "\"{{q.split('?')[1][0] if passage == 'p2' else q}}\"")
     loaded = load(harness, own(tmp_path, yaml))
     with pytest.raises(BrokenTask, match="mine cannot render its item 4"):
         list(loaded.render())
-
-
-def test_a_missing_package_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, CUSTOM, code="import no_such_package\n" + POINTS)
-    with pytest.raises(ScoringUnavailable, match="no_such_package"):
-        load(harness, folder)
 
 
 def test_the_configuration_s_hash_follows_the_source_of_functions(harness: LmEvalHarness, tmp_path: Path) -> None:

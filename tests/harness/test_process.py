@@ -117,32 +117,30 @@ def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Ha
 
 
 def test_an_endless_load_is_given_up(separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "CALL_TIMEOUT_S", 12.0)
+    own(tmp_path, PLAIN)
+    separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))  # lm-eval is imported
     own(tmp_path, PLAIN + "    process_docs: !function helpers.wait\n", code="while True: pass\n")
-    with pytest.raises(HarnessError, match="lm-eval took more than 12 s to load tasks"):
+    monkeypatch.setattr(process, "CALL_TIMEOUT_S", 2.0)
+    with pytest.raises(HarnessError, match="lm-eval took more than 2 s to load tasks"):
         separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
 
 
-def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: Harness) -> None:
+@pytest.mark.parametrize(
+    ("is_killed", "reason"),
+    [(False, "was stopped"), (True, r"ended with code -9 at item mine/0, in filter backtracking of task mine")],
+)
+def test_what_hangs_can_be_stopped_or_killed_at_any_moment(
+    hanging: LoadedTasks, separate: Harness, is_killed: bool, reason: str
+) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
     hanging._scoring = hanging._process.call  # type: ignore[assignment]  # without an item's limit
     pid = hanging._process._process.pid
-    timer = threading.Timer(0.5, separate.stop)
+    timer = threading.Timer(0.5, *((os.kill, (pid, signal.SIGKILL)) if is_killed else (separate.stop,)))
     timer.start()
-    with pytest.raises(HarnessError, match="was stopped"):
+    with pytest.raises(HarnessError, match=reason):
         hanging.score("mine", answered)
     timer.join()
     assert not is_there(pid)
-
-
-def test_a_process_that_ends_by_itself_says_where(hanging: LoadedTasks) -> None:
-    answered = entries(list(hanging.render()), ENDLESS)
-    pid = hanging._process._process.pid
-    timer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
-    timer.start()
-    with pytest.raises(HarnessError, match=r"ended with code -9 at item mine/0, in filter backtracking of task mine"):
-        hanging.score("mine", answered)
-    timer.join()
 
 
 def test_a_process_whose_caller_was_killed_ends_by_itself(tmp_path: Path) -> None:
@@ -160,44 +158,31 @@ def test_a_process_whose_caller_was_killed_ends_by_itself(tmp_path: Path) -> Non
     assert not is_there(pid)
 
 
-def test_errors_are_those_of_the_harness(separate: Harness, tiny_data: Path) -> None:
-    with pytest.raises(UnknownTask) as unknown:
-        separate.load(TaskOptions(names=("gsm8",), data_dir=tiny_data))
-    assert "gsm8k" in unknown.value.hint
-    assert "gsm8k" in unknown.value.details["nearest"]  # type: ignore[operator]
-
-
-def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: Harness, tiny_data: Path) -> None:
-    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    first = separate.load(options)
+def test_a_process_without_tasks_is_used_again_while_it_is_young(
+    separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, other = TaskOptions(names=("gsm8k",), data_dir=tiny_data), Harness(tasks_dir=TASKS_DIR)
+    first = other.load(options)
     pid = first._process._process.pid
     second = separate.load(options)
     assert second._process._process.pid != pid, "the first is in use"
     del first
-    assert separate.load(options)._process._process.pid == pid
-
-
-def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: Harness, tiny_data: Path) -> None:
-    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    other = Harness(tasks_dir=TASKS_DIR)
-    pid = other.load(options)._process._process.pid
-    tasks = separate.load(options)
-    assert tasks._process._process.pid == pid
-    other.stop()
-    assert len(list(tasks.render())) == tasks.tasks[0].n_items
-
-
-def test_an_old_process_is_not_used_again(separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    pid = separate.load(options)._process._process.pid
+    again = separate.load(options)
+    assert again._process._process.pid == pid
+    other.stop()  # it has given that process back
+    assert len(list(again.render())) == again.tasks[0].n_items
+    del again
     monkeypatch.setattr(process, "IDLE_S", 0.0)
     assert separate.load(options)._process._process.pid != pid
     assert not is_there(pid)
 
 
-@pytest.mark.parametrize("names", [("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")])
-def test_more_tasks_than_the_bound_are_refused(separate: Harness, tiny_data: Path, names: tuple[str, ...]) -> None:
-    with pytest.raises(TooManyTasks, match="more than 2 tasks") as refused:
-        separate.load(TaskOptions(names=names, data_dir=tiny_data, most_tasks=2))
-    assert refused.value.details == {"fields": {"tasks": "must be at most 2 tasks"}}
+def test_more_tasks_than_the_bound_are_refused(separate: Harness, tiny_data: Path) -> None:
+    for names in (("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")):
+        with pytest.raises(TooManyTasks, match="more than 2 tasks") as refused:
+            separate.load(TaskOptions(names=names, data_dir=tiny_data, most_tasks=2))
+        assert refused.value.details == {"fields": {"tasks": "must be at most 2 tasks"}}
+    with pytest.raises(UnknownTask) as unknown:
+        separate.load(TaskOptions(names=("gsm8",), data_dir=tiny_data))
+    assert "gsm8k" in unknown.value.details["nearest"]  # type: ignore[operator]
     assert len(separate.load(TaskOptions(names=("kobest",), data_dir=tiny_data, most_tasks=5)).tasks) == 5

@@ -64,17 +64,15 @@ def test_chat_messages_are_those_that_lm_eval_builds(harness: LmEvalHarness, tin
         assert all(item.prompts[0].is_chat for item in items)
 
 
-def test_few_shot_examples_are_turns_of_the_chat(harness: LmEvalHarness, tiny_data: Path) -> None:
+def test_few_shot_examples_are_turns_of_the_chat_and_log_likelihoods_never_chat(
+    harness: LmEvalHarness, tiny_data: Path
+) -> None:
     loaded = load(harness, tiny_data, "gsm8k", apply_chat_template=True, system_instruction="Be brief.")
     assert loaded.applies_chat_template
     messages = json.loads(next(loaded.render()).prompts[0].text)
     assert [message["role"] for message in messages] == ["system", *["user", "assistant"] * 5, "user"]
     assert messages[0]["content"] == "Be brief."
-
-
-def test_log_likelihood_prompts_are_never_chat(harness: LmEvalHarness, tiny_data: Path) -> None:
-    plain = list(load(harness, tiny_data, "kobest").render())
-    chat = list(load(harness, tiny_data, "kobest", apply_chat_template=True).render())
+    plain, chat = (load(harness, tiny_data, "kobest", apply_chat_template=one).render() for one in (None, True))
     assert [item.prompts for item in chat] == [item.prompts for item in plain]
 
 
@@ -105,10 +103,6 @@ def test_clusters_are_shared_where_the_catalog_says(harness: LmEvalHarness, tiny
     assert [item.cluster for item in items["kobest_wic"]] == ["낱말0"] * 3 + ["낱말1"] * 3
     assert len({item.cluster for item in items["belebele_kor_Hang"]}) == 3
     assert {item.cluster for item in items["gsm8k"]} == {""}
-
-
-def test_a_long_or_joint_cluster_is_hashed() -> None:
-    assert cluster_of({"a": "word"}, ["a"]) == "word"
     long, joint = cluster_of({"a": "x" * 65}, ["a"]), cluster_of({"a": "1", "b": "2"}, ["a", "b"])
     assert len(long) == len(joint) == 16
     assert joint != cluster_of({"a": "12", "b": ""}, ["a", "b"])
@@ -117,21 +111,12 @@ def test_a_long_or_joint_cluster_is_hashed() -> None:
 def test_generation_settings_are_resolved() -> None:
     assert resolved({}) == {"until": [], "max_gen_toks": 256, "temperature": 0.0, "do_sample": False}
     assert resolved({"until": "Q:", "max_tokens": 9, "max_gen_toks": 5, "top_p": 0.9})["max_gen_toks"] == 9
-    assert resolved({"until": "Q:"})["until"] == ["Q:"]
-    assert resolved({"temperature": 1, "do_sample": True, "top_p": 0.9}) == {
-        **{"until": [], "max_gen_toks": 256, "temperature": 1.0, "do_sample": True, "top_p": 0.9}
-    }
-
-
-@pytest.mark.parametrize(
-    "settings", [{"temperature": "warm"}, {"temperature": [1]}, {"max_gen_toks": "many"}, {"until": 5}]
-)
-def test_generation_settings_of_another_type_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match=next(iter(settings))):
-        resolved(settings)
-
-
-def test_a_user_s_token_limit_replaces_the_task_s_under_any_name() -> None:
+    sampled = {"temperature": 1, "do_sample": True, "top_p": 0.9}
+    assert resolved({"until": "Q:", **sampled}) == {"until": ["Q:"], "max_gen_toks": 256, **sampled}
+    for name, value in (("temperature", "warm"), ("temperature", [1]), ("max_gen_toks", "many"), ("until", 5)):
+        with pytest.raises(InvalidValue, match=name):
+            resolved({name: value})
+    # a user's token limit replaces the task's under any name
     assert overridden({"max_gen_toks": 5, "until": ["a"]}, {"max_tokens": 7}) == {"until": ["a"], "max_tokens": 7}
     assert overridden({"max_tokens": 5}, {"temperature": 1}) == {"max_tokens": 5, "temperature": 1}
 

@@ -54,14 +54,13 @@ def test_what_each_filter_takes_out_is_told_without_scoring(loaded: LoadedTasks,
     assert list(loaded.extracted("ifeval", [(items["ifeval"][0], [reply("Yes.")])])) == [("none", [["Yes."]])]
 
 
-def test_multiple_choice_takes_the_likeliest_and_its_length(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+def test_multiple_choice_and_instructions_have_lm_eval_s_forms(
+    loaded: LoadedTasks, items: dict[str, list[Item]]
+) -> None:
     item = items["kobest_hellaswag"][1]
     (found,) = loaded.score(item.task, [(item, choices(-5.0, -1.0, -9.0, -7.0))])
     assert found == {"acc,none": 1.0, "acc_norm,none": 1.0, "f1,none": (1, 1)}
     assert [type(part) for part in found["f1,none"]] == [int, int]
-
-
-def test_ifeval_gives_a_value_for_each_instruction(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
     found = score(loaded, items["ifeval"][1], "The river is wide.")
     assert found["inst_level_strict_acc,none"] == [True, False]
     assert found["prompt_level_strict_acc,none"] is False
@@ -90,31 +89,26 @@ def test_random_letters_score_the_same(harness: LmEvalHarness, tiny_data: Path, 
 
 
 def test_language_detection_is_seeded(harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]) -> None:
-
-    item = items["ifeval"][3]
     text = "an mir is das in on no"  # short, and of several languages: unseeded, it comes out this way and that
     fresh = [harness.load(TaskOptions(names=("ifeval",), data_dir=tiny_data)) for _ in range(2)]
-    found = set()
-    for loaded in fresh:
-        for _ in range(10):
-            found.add(score(loaded, item, text)["prompt_level_strict_acc,none"])
-    assert len(found) == 1
+    scores = [score(loaded, items["ifeval"][3], text) for loaded in fresh for _ in range(10)]
+    assert len({one["prompt_level_strict_acc,none"] for one in scores}) == 1
 
 
-def test_what_cannot_be_scored_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_what_cannot_be_scored_is_named(
+    harness: LmEvalHarness, loaded: LoadedTasks, items: dict[str, list[Item]], tmp_path: Path
+) -> None:
     code = 'def points(doc, results):\n    return {"points": 1 / len(results[0])}\n'
-    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=code),)))
-    item = next(loaded.render())
-    with pytest.raises(HarnessError, match=r"mine/0.*ZeroDivisionError"):
-        loaded.score("mine", [(item, [reply("")])])
-    with pytest.raises(HarnessError, match="mine/0 has no text"):
-        loaded.score("mine", [(item, [reply(None)])])
-    with pytest.raises(HarnessError, match="theirs is not loaded"):
-        loaded.score("theirs", [(item, [reply("")])])
-    assert loaded.score("mine", []) == []
-
-
-def test_a_choice_without_log_likelihood_is_named(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    own_tasks = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=code),)))
+    item = next(own_tasks.render())
+    for task, text, reason in (
+        ("mine", "", r"mine/0.*ZeroDivisionError"),
+        ("mine", None, "mine/0 has no text"),
+        ("theirs", "", "theirs is not loaded"),
+    ):
+        with pytest.raises(HarnessError, match=reason):
+            own_tasks.score(task, [(item, [reply(text)])])
+    assert own_tasks.score("mine", []) == []
     with pytest.raises(HarnessError, match="kobest_boolq/0 has no log-likelihood"):
         loaded.score("kobest_boolq", [(items["kobest_boolq"][0], [reply("a"), reply("b")])])
 
@@ -133,10 +127,10 @@ def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -
 
 
 def test_instruction_level_means_and_metrics_without_items(loaded: LoadedTasks) -> None:
-    found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
-    assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
-    found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})
-    assert found == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
+    instructions = {"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}}
+    assert loaded.aggregate(instructions) == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
+    columns = {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}
+    assert loaded.aggregate({"gsm8k": columns}) == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
     assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == loaded.aggregate({}) == {}
     with pytest.raises(HarnessError, match="theirs"):
         loaded.aggregate({"theirs": {"acc,none": [1.0]}})

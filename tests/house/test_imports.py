@@ -29,7 +29,7 @@ ALLOWED = {
     "run": {*ROOMS, "settings", "words"},
     "report": {*ROOMS, "run", "words"},
     "imports": {*ROOMS, "run", "words"},
-    "managed": ROOMS,
+    "managed": {*ROOMS, "settings"},
     "bootstrap": ABOVE,
     "service": {*ABOVE, "bootstrap"},
     "cli": {*ABOVE, "bootstrap", "service"},

@@ -40,23 +40,17 @@ def refused(tmp_path: Path, text: str) -> QualabError:
 
 def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
     pair = read_pair(written(tmp_path, SMALL))
-    assert pair.served_model_name == "org/model"
-    assert pair.command == ("vllm", "serve")
-    assert pair.log_dir == Path("pair-logs")
+    assert (pair.served_model_name, pair.command, pair.log_dir) == ("org/model", ("vllm", "serve"), Path("pair-logs"))
     assert pair.url(ArmName.CANDIDATE) == "http://127.0.0.1:8001/v1"
-    assert pair.env == {"OMP_NUM_THREADS": "1"}
-    assert pair.baseline.gpus is None
+    assert (pair.env, pair.baseline.gpus) == ({"OMP_NUM_THREADS": "1"}, None)
     assert pair.shares_a_device
 
 
-def test_the_example_is_a_pair(tmp_path: Path) -> None:
+def test_the_example_is_a_pair_and_each_line_that_is_commented_out_a_known_key(tmp_path: Path) -> None:
     pair = read_pair(written(tmp_path, EXAMPLE))
     assert pair.speculative_config["method"] == "ngram"
     assert (pair.baseline.gpus, pair.candidate.gpus) == (("0",), ("1",))
     assert not pair.shares_a_device
-
-
-def test_every_line_of_the_example_that_is_commented_out_is_a_known_key(tmp_path: Path) -> None:
     text = EXAMPLE.replace("# image: ", "image: ").replace("# command: [vllm, serve] ", "command: [vllm, serve] ")
     for key in ("host", "log_dir", "ready_timeout"):
         text = text.replace(f"# {key}: ", f"{key}: ")
@@ -90,21 +84,21 @@ def test_args_become_flags(tmp_path: Path, name: str, value: Any, words: list[st
         (
             "  port: 8001",
             "  port: 8001\n  max_model_len: 9",
-            "line 11: candidate may not have max_model_len: the arms differ in speculative_config alone",
-            "for both arms stands at the top",
+            "line 11: candidate must not have max_model_len: the arms differ in speculative_config alone",
+            "for both arms belong at the top",
         ),
         (
             "  port: 8001",
             "  port: 8001\n  env: {OMP_NUM_THREADS: 2}",
-            "line 11: OMP_NUM_THREADS may not differ between the arms",
+            "line 11: OMP_NUM_THREADS must not differ between the arms",
             "VLLM_CPU_OMP_THREADS_BIND",
         ),
         ("  port: 8001", "  port: 8001\n  gpus: [0, 1]", "line 11: the arms have different numbers of GPUs", "as many"),
         ("  port: 8001", "  port: eight", "line 10: candidate.port: Input should be a valid integer", "'eight'"),
         ("  port: 8001", "  port: 80010", "line 10: candidate.port: Input should be less than", "80010"),
         ("  port: 8001", "  gpus: '1'", "line 9: candidate.port is missing", "pair init"),
-        ("OMP_NUM_THREADS: 1", "VLLM_API_KEY: abc", "line 6: VLLM_API_KEY may not stand in a file", "environment"),
-        ("OMP_NUM_THREADS: 1", "HF_TOKEN: abc", "line 6: HF_TOKEN may not stand in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "VLLM_API_KEY: abc", "line 6: VLLM_API_KEY must not be in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "HF_TOKEN: abc", "line 6: HF_TOKEN must not be in a file", "environment"),
         ("OMP_NUM_THREADS: 1", "X: true", "line 6: env.X: Input should be a valid string", "True"),
         ("  max_model_len: 512", "  max_model_len:", "line 4: max_model_len has no value", "`true`"),
         (
@@ -126,9 +120,11 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
     assert "\n" not in error.message
 
 
-def test_unknown_keys_and_wrong_values_are_different_errors(tmp_path: Path) -> None:
+def test_unknown_keys_wrong_values_and_missing_files_are_different_errors(tmp_path: Path) -> None:
     assert isinstance(refused(tmp_path, SMALL + "modell: x\n"), UnknownSetting)
     assert isinstance(refused(tmp_path, SMALL + "ready_timeout: 0\n"), InvalidValue)
+    with pytest.raises(UsageError, match=r"Cannot read .*none\.yaml: No such file"):
+        read_pair(tmp_path / "none.yaml")
 
 
 OF_THE_DRAFTER = (
@@ -141,34 +137,24 @@ SET_ELSEWHERE = ("port", "host", "model", "revision", "served_model_name", "conf
 @pytest.mark.parametrize("flag", [*OF_THE_DRAFTER, *SET_ELSEWHERE])
 def test_a_drafter_for_both_arms_and_flags_that_are_set_elsewhere_are_refused(tmp_path: Path, flag: str) -> None:
     error = refused(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x"))
-    assert f"line 4: args may not have {flag}: " in error.message
+    assert f"line 4: args must not have {flag}: " in error.message
     assert ("it would be in both arms" in error.message) is (flag in OF_THE_DRAFTER)
 
 
-@pytest.mark.parametrize("flag", ["model_impl", "hf_overrides", "seed", "scheduling_policy", "config_format", "dtype"])
-def test_flags_that_only_begin_alike_are_taken(tmp_path: Path, flag: str) -> None:
-    pair = read_pair(written(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x")))
-    assert pair.args == {flag.replace("_", "-"): "x"}
+def test_flags_that_only_begin_alike_are_taken(tmp_path: Path) -> None:
+    for flag in ("model_impl", "hf_overrides", "seed", "scheduling_policy", "config_format", "dtype"):
+        pair = read_pair(written(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x")))
+        assert pair.args == {flag.replace("_", "-"): "x"}
 
 
-@pytest.mark.parametrize(
-    ("text", "visible"),
-    [
-        ("gpus: '0,1'", "0,1"),
-        ("gpus: [0, 1]", "0,1"),
-        ("env: {CUDA_VISIBLE_DEVICES: '0, 1'}", "0,1"),
-        ("gpus: []", ""),
-    ],
-)
+DEVICES = {"gpus: '0,1'": "0,1", "gpus: [0, 1]": "0,1", "env: {CUDA_VISIBLE_DEVICES: '0, 1'}": "0,1", "gpus: []": ""}
+
+
+@pytest.mark.parametrize(("text", "visible"), DEVICES.items())
 def test_gpus_are_device_ids(tmp_path: Path, text: str, visible: str) -> None:
     lines = SMALL.replace("  port: 8000", f"  port: 8000\n  {text}").replace("  port: 8001", f"  port: 8001\n  {text}")
     pair = read_pair(written(tmp_path, lines))
     assert pair.variables(ArmName.BASELINE) == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": visible}
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Cannot read .*pair\.yaml: No such file"):
-        read_pair(tmp_path / "pair.yaml")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])

@@ -8,23 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from qualab.managed.pair import read_pair
-from qualab.managed.serving import serve
 from tests.cli.conftest import Command, qualab
-from tests.pair.conftest import free_ports, lives
+from tests.pair.conftest import free_ports
 
 __all__ = ["qualab"]
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-PROMPT = "The cat sat on the mat. " * 6 + "The cat sat on"
 
 
 @pytest.fixture
@@ -65,37 +59,6 @@ def pair_file(tmp_path: Path) -> Path:
     path = tmp_path / "pair.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
-
-
-def opened(url: str, body: dict[str, object] | None = None) -> str:
-    data = json.dumps(body).encode() if body else None
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as response:
-        text: str = response.read().decode()
-    return text
-
-
-def family(pid: int) -> Iterator[int]:
-    """A process and all that it has started."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from family(int(child))
-
-
-def test_the_candidate_alone_drafts_and_nothing_is_left_behind(pair_file: Path) -> None:
-    with serve(read_pair(pair_file)) as servers:
-        roots = [f"http://{server.address[0]}:{server.address[1]}" for server in servers]
-        bodies = {"model": "small", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
-        texts = [json.loads(opened(f"{root}/v1/completions", bodies))["choices"][0]["text"] for root in roots]
-        baseline, candidate = (opened(f"{root}/metrics") for root in roots)
-        processes = [pid for server in servers for pid in family(server.pid)]
-    assert all(texts)
-    assert "spec_decode" not in baseline
-    drafts = [line for line in candidate.splitlines() if line.startswith("vllm:spec_decode_num_drafts_total")]
-    assert sum(float(line.split()[-1]) for line in drafts) > 0
-    assert len(processes) > 2
-    assert not any(map(lives, processes))
 
 
 @pytest.mark.parametrize("order", [(), ("--sequential",)])

@@ -10,7 +10,7 @@ import pytest
 
 from qualab.errors import InfrastructureError, InvalidValue, UsageError
 from qualab.managed.pair import read_pair
-from qualab.managed.serving import Server, serve
+from qualab.managed.serving import serve
 from qualab.model.names import ArmName
 from tests.pair.conftest import FakePair, eventually, lives
 
@@ -68,7 +68,9 @@ def test_a_server_that_is_never_ready_is_stopped(fake: FakePair, monkeypatch: py
     assert fake.living == []
 
 
-def test_when_the_second_fails_the_first_is_stopped(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_one_fails_the_other_is_stopped_and_the_log_says_why(
+    fake: FakePair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FAKE_FAIL", "candidate")
     with (
         pytest.raises(InfrastructureError, match="The candidate server ended with code 3") as caught,
@@ -78,17 +80,23 @@ def test_when_the_second_fails_the_first_is_stopped(fake: FakePair, monkeypatch:
     assert "RuntimeError: no such drafter" in caught.value.hint
     assert len(fake.pids) == 6
     assert fake.living == []
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    pair = read_pair(fake.write(command=[str(broken)]))
+    with pytest.raises(InfrastructureError, match="baseline server ended with code 127") as caught, serve(pair):
+        pass
+    assert "cannot be started: No such file or directory" in caught.value.hint
 
 
 @pytest.mark.parametrize(("device", "in_turn"), [("0", True), ("1", False)])
 def test_one_device_is_filled_in_turn(
     fake: FakePair, monkeypatch: pytest.MonkeyPatch, device: str, in_turn: bool
 ) -> None:
-    monkeypatch.setenv("FAKE_DELAY_S", "1.5")
-    pair = read_pair(fake.write(candidate={"port": fake.ports[1], "gpus": device}))
-    with serve(pair):
+    monkeypatch.setenv("FAKE_DELAY_S", "0.8")
+    with serve(read_pair(fake.write(candidate={"port": fake.ports[1], "gpus": device}))):
         baseline, candidate = (fake.started(port)["at_s"] for port in fake.ports)
-    assert (candidate - baseline > 1.5) is in_turn
+    assert (candidate - baseline > 0.8) is in_turn
 
 
 def test_one_arm_at_a_time(fake: FakePair) -> None:
@@ -100,12 +108,6 @@ def test_one_arm_at_a_time(fake: FakePair) -> None:
         assert fake.living == []
 
 
-def test_side_by_side_needs_two_ports(fake: FakePair) -> None:
-    pair = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "1"}))
-    with pytest.raises(InvalidValue, match=f"Both servers would be on port {fake.ports[0]}"), serve(pair):
-        pass
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, address: str) -> None:
     with socket.socket() as other:
@@ -114,7 +116,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, ad
         other.bind((address, fake.ports[1]))
         other.listen()
         with (
-            pytest.raises(UsageError, match=f"candidate server cannot have port {fake.ports[1]}") as caught,
+            pytest.raises(UsageError, match=f"candidate server cannot use port {fake.ports[1]}") as caught,
             serve(read_pair(fake.path)),
         ):
             pass
@@ -122,21 +124,17 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, ad
     assert fake.pids == []
 
 
-def test_a_program_that_is_not_there_is_named_with_what_to_install(fake: FakePair) -> None:
-    pair = read_pair(fake.write(command=["no-such-vllm", "serve"]))
-    with pytest.raises(UsageError, match="no program no-such-vllm") as caught, serve(pair):
+def test_a_pair_that_cannot_be_started_is_refused_before_anything_starts(fake: FakePair) -> None:
+    with (
+        pytest.raises(UsageError, match="no program no-such-vllm") as caught,
+        serve(read_pair(fake.path).model_copy(update={"command": ("no-such-vllm", "serve")})),
+    ):
         pass
     assert "extra `vllm`" in caught.value.hint
-
-
-def test_a_program_that_does_not_start_is_told_with_why(fake: FakePair, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.write_text("#!/no/such/interpreter\n")
-    broken.chmod(0o755)
-    pair = read_pair(fake.write(command=[str(broken)]))
-    with pytest.raises(InfrastructureError, match="baseline server ended with code 127") as caught, serve(pair):
+    same = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "1"}))
+    with pytest.raises(InvalidValue, match=f"Both servers would be on port {fake.ports[0]}"), serve(same):
         pass
-    assert "cannot be started: No such file or directory" in caught.value.hint
+    assert fake.pids == []
 
 
 def test_an_error_inside_stops_both(fake: FakePair) -> None:
@@ -162,9 +160,6 @@ def test_one_that_dies_later_is_seen_and_named(fake: FakePair, monkeypatch: pyte
 
 
 def test_should_a_keeper_be_killed_its_server_is_asked_to_end(fake: FakePair) -> None:
-    def kill(server: Server) -> bool:
-        os.kill(server.keeper.pid, signal.SIGKILL)
-        return eventually(lambda: not lives(server.pid))
-
     with serve(read_pair(fake.path)) as (baseline, _):
-        assert kill(baseline)
+        os.kill(baseline.keeper.pid, signal.SIGKILL)
+        assert eventually(lambda: not lives(baseline.pid))
