@@ -305,12 +305,19 @@ def _below_all_teeth(goal: _Goal, power: float, guess: float, least: int) -> int
     A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
     """
     z_alpha, size = normal_quantile(1.0 - goal.alpha), guess
-    wanted = z_alpha + normal_quantile((1.0 + power) / 2.0 if goal.is_split else power)
-    for _ in range(_CLOSER):  # the normal approximation, as far off as it was at the last size
+
+    def root_items(power: float) -> float:
+        """Return what the root of the size is proportional to, by the normal approximation."""
+        return z_alpha + normal_quantile((1.0 + power) / 2.0 if goal.is_split else power)
+
+    for _ in range(_CLOSER):  # as far off as the approximation was at the last size
         reached = float(goal.powers(np.array([max(2, math.ceil(size))]))[0])
-        reached = min(_MOST_POWER, max(_LEAST_POWER, reached))
-        size *= (wanted / (z_alpha + normal_quantile((1.0 + reached) / 2.0 if goal.is_split else reached))) ** 2
-    return max(least, math.floor(size * (1.0 - 4.0 / math.sqrt(max(16.0, size * goal.discordance)))) - _STAYS)
+        here = root_items(min(_MOST_POWER, max(_LEAST_POWER, reached)))
+        size *= (root_items(power) / max(here, root_items(power) / 4.0)) ** 2
+    start = math.floor(size * (1.0 - 4.0 / math.sqrt(max(16.0, size * goal.discordance)))) - _STAYS
+    while start > least and goal.powers(np.array([start]))[0] >= power:
+        start //= 2
+    return max(least, start)
 
 
 def smallest_margin(
