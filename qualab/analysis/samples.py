@@ -157,7 +157,7 @@ class MeanSample:
 
     @property
     def is_missing(self) -> BoolArray:
-        return np.isnan(self.baseline) | np.isnan(self.candidate)
+        return np.asarray(np.isnan(self.baseline) | np.isnan(self.candidate))
 
     @property
     def differences(self) -> FloatArray:
