@@ -9,9 +9,18 @@ from typing import Any
 
 from qualab.analysis.drafter import lost_interleaving, treatment_of
 from qualab.analysis.endings import leak_reasons, odd_endings, thought_caveats
-from qualab.analysis.evidence import FamilyMember, Pairs, adjusted, evidence_of, global_test, pairs_of, twins
+from qualab.analysis.evidence import (
+    FamilyMember,
+    Pairs,
+    adjusted,
+    evidence_of,
+    global_test,
+    is_equivalent,
+    pairs_of,
+    twins,
+)
 from qualab.analysis.imported import import_caveats
-from qualab.analysis.judge import WORST_CASES, conclude, is_equivalent, judge, policy_results
+from qualab.analysis.judge import WORST_CASES, conclude, judge, policy_results
 from qualab.analysis.looks import judge_at, levels_at, looks_taken, pvalue_at
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
 from qualab.analysis.noise import differing, first_token_summary
@@ -63,7 +72,6 @@ class Metric:
     """None where they do not decide this metric."""
 
     def evidence(self, streams: Streams) -> Evidence | None:
-        """Test the complete pairs; not yet adjusted."""
         if self.pairs is None:
             return None
         levels = levels_at(self.spec.id, self.rule.alpha, self.looks.looks) if self.looks else None
@@ -73,11 +81,7 @@ class Metric:
 def analyse(
     store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item], summary: Summary
 ) -> Analysis:
-    """Analyse what is stored; the same stored rows give the same result.
-
-    Args:
-        items: by position.
-    """
+    """Analyse what is stored (`items` by position); the same rows give the same analysis."""
     plan, imported = comparison.plan, comparison.plan.imported
     arms = summary.arms
     if imported:  # no log tells how long an answer took
@@ -146,7 +150,7 @@ def _values(
 
 
 def chances_of(plan: Plan, items: Iterable[Item]) -> dict[str, float]:
-    """Map metric ids to what pure guessing gets, where the choices are declared or can be counted."""
+    """Map metric ids to the score of pure guessing, where the number of choices is known."""
     declared = {task.name: task.n_choices for task in plan.tasks}
     guesses: dict[str, list[float]] = {}
     for item in items:
@@ -157,14 +161,14 @@ def chances_of(plan: Plan, items: Iterable[Item]) -> dict[str, float]:
     for spec in plan.metrics:
         members = plan.members_of(spec)
         of_items = [chance for member in members for chance in guesses.get(member.task, [0.0])]
-        is_share = all(one.kind is MetricKind.BINARY_MEAN and one.higher_is_better for one in members)
+        is_share = all(member.kind is MetricKind.BINARY_MEAN and member.higher_is_better for member in members)
         if is_share and of_items and all(of_items):
             chances[spec.id] = sum(of_items) / len(of_items)
     return chances
 
 
 class MetricTable:
-    """Makes the rows of the metrics, and what they say together."""
+    """Makes the rows of the metrics, and the evidence of all together."""
 
     def __init__(
         self,
@@ -199,12 +203,12 @@ class MetricTable:
     def rows_and_suite(self) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
         plan, n_units, rng = self.plan, self.layout.n_units, self.streams.rng
         metrics = {spec.id: self._metric(spec) for spec in plan.metrics}
-        samples = ((one.spec, one.sample) for one in metrics.values() if not isinstance(one.sample, Reason))
+        samples = ((metric.spec, metric.sample) for metric in metrics.values() if not isinstance(metric.sample, Reason))
         representatives = twins(samples)
         family = [
-            FamilyMember(spec=one.spec, sample=one.complete, evidence=evidence)
-            for name, one in metrics.items()
-            if one.complete and representatives[name] is one.spec and (evidence := one.evidence(self.streams))
+            FamilyMember(spec=metric.spec, sample=metric.complete, evidence=evidence)
+            for name, metric in metrics.items()
+            if metric.complete and representatives[name] is metric.spec and (evidence := metric.evidence(self.streams))
         ]
         by_id, n_resamples = adjusted(family, n_units, rng("max-t"))
         if self.looks:
@@ -230,7 +234,7 @@ class MetricTable:
         no_power = Reason("no-assumption") if planned is None else Reason("no-joint-power")
         suite = SuiteEvidence(
             n_family=len(family),
-            n_max_t=sum(isinstance(one.sample, MeanSample) for one in family),
+            n_max_t=sum(isinstance(member.sample, MeanSample) for member in family),
             n_resamples=n_resamples,
             global_test=global_test(family, n_units, rng("global")),
             missing=self.missing,
@@ -292,22 +296,14 @@ class MetricTable:
 
     def _names(self, spec: MetricSpec) -> dict[str, Any]:
         baseline, candidate = (self.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
-        return {
-            "id": spec.id,
-            "task": spec.task,
-            "metric": spec.key,
-            "kind": spec.kind,
-            "is_primary": spec.is_primary,
-            "exercises_drafter": spec.exercises_drafter,
-            "baseline": baseline,
-            "candidate": candidate,
-            "chance": self.chances.get(spec.id),
-        }
+        names = ("id", "task", "kind", "is_primary", "exercises_drafter")
+        values: dict[str, Any] = {name: getattr(spec, name) for name in names}
+        values |= {"metric": spec.key, "chance": self.chances.get(spec.id)}
+        return values | {"baseline": baseline, "candidate": candidate}
 
     def _policies(
         self, metric: Metric, sample: Sample, evidence: Evidence | None, n_lost: int | None
     ) -> tuple[tuple[PolicyResult, ...], int | None]:
-        """What each way of treating missing answers says, where it can change a verdict, and the tipping point."""
         rule = metric.rule
         if metric.looks:
             rule = replace(rule, alpha=levels_at(metric.spec.id, rule.alpha, metric.looks.looks)[0])
@@ -322,7 +318,7 @@ class MetricTable:
 
         def proves(n_lost: int | None) -> bool:
             results = policy_results(sample, rule, rng, n_lost=n_lost, policies=WORST_CASES)
-            return all(one.is_equivalent for one in results)
+            return all(result.is_equivalent for result in results)
 
         def rng(policy: MissingPolicy) -> Any:
             return self.streams.rng(f"policy {policy}")

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import reduce
-from operator import add
 from statistics import fmean
+from typing import Any
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.model.comparison import ArmSummary
@@ -39,20 +38,22 @@ from qualab.stats.acceptance import Acceptance, acceptance, break_even_length, h
 
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
+# the fewest that a finding is based on
 ENOUGH_STEPS = 30
-"""Steps of the baseline, and rounds of the candidate, from which on their mean time means something."""
+"""Steps of the baseline, and rounds of the candidate, for a mean time."""
 SMALLEST_BIN = 10
-"""Answers to prompts of a length, from which on not one draft token among them means something."""
+"""Answers to prompts of a length, for the drafter to have stopped there."""
 SMALLEST_ROOM = 32
-"""Tokens that could have been drafted in a task, from which on not one draft token means something."""
+"""Tokens that could have been drafted in a task, for the drafter not to work there."""
 ENOUGH_DRAFTED = 100
-"""Draft tokens of a task, from which on the share of them that was accepted means something."""
+"""Draft tokens of a task, for the share of accepted ones."""
 ENOUGH_EXPECTED = 30.0
-"""Rounds that a part of a task would have at the rate of its other parts, from which on none at all is no chance."""
+"""Rounds expected of a part of a task at the rate of its other parts, for it to have had none."""
+
 UNDRAFTED = 2
-"""Tokens of an answer that no drafter offers: the first comes with the prompt, and the last needs no draft."""
+"""Tokens of an answer that are never drafted: the first comes with the prompt, and the last needs no draft."""
 UNTOLD_LENGTH = 100
-"""Taken for the length of an answer whose server does not count tokens."""
+"""Assumed length of an answer whose server does not count tokens."""
 
 
 @dataclass(slots=True)
@@ -61,23 +62,20 @@ class DraftingCount:
 
     n_answers: int = 0
     n_told: int = 0
-    draft_tokens: int | None = 0
-    accepted_tokens: int = 0
+    drafting: Drafting = field(default_factory=Drafting)
     room: int = 0
+    """Tokens that could have been drafted."""
     rounds: list[int] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
 
     def add(self, reply: Reply) -> None:
-        """Count one answer."""
         self.n_answers += 1
         length = UNTOLD_LENGTH if reply.completion_tokens is None else reply.completion_tokens
         self.room += max(0, length - UNDRAFTED)
         if (drafted := reply.drafted) is None:
             return
         self.n_told += 1
-        if self.draft_tokens is not None:
-            self.draft_tokens = None if drafted.draft_tokens is None else self.draft_tokens + drafted.draft_tokens
-        self.accepted_tokens += drafted.accepted_tokens
+        self.drafting += Drafting(draft_tokens=drafted.draft_tokens, accepted_tokens=drafted.accepted_tokens)
         self.rounds += [0] * (len(drafted.rounds) - len(self.rounds))
         for accepted, count in enumerate(drafted.rounds):
             self.rounds[accepted] += count
@@ -87,72 +85,66 @@ class DraftingCount:
 
 @dataclass(slots=True)
 class DraftedAnswers:
-    """Counts generations that were answered, as they go by."""
+    """Counts answered generations as they go by."""
 
     tasks: defaultdict[tuple[ArmName, str], DraftingCount] = field(default_factory=lambda: defaultdict(DraftingCount))
     bins: defaultdict[int, DraftingCount] = field(default_factory=lambda: defaultdict(DraftingCount))
     """The candidate's, by the bits of the prompt's length: 8 stands for 128 to 255 tokens."""
 
     def add(self, answer: Answer, task: str) -> None:
-        """Count one answer."""
         if answer.reply.status.is_answer:
             self.tasks[answer.arm, task].add(answer.reply)
             if answer.arm is CANDIDATE and answer.reply.prompt_tokens:
                 self.bins[answer.reply.prompt_tokens.bit_length()].add(answer.reply)
 
     def tell(self, arm: ArmName) -> bool:
-        """Tell whether the arm's answers say what was drafted. One that does not say so then drafted nothing.
-
-        llama.cpp leaves `draft_n` out where it is 0.
-        """
+        """Check that the arm's answers tell drafts: one that does not drafted nothing (llama.cpp leaves out 0)."""
         return any(count.n_told for (of, _), count in self.tasks.items() if of is arm)
 
 
 class EngineHistory:
-    """Everything that was seen of the engines of a comparison."""
+    """All observations of a comparison's engines, in order, with its counted answers."""
 
     def __init__(
         self, plan: Plan, observations: Sequence[Observation], answers: DraftedAnswers, arms: Sequence[ArmSummary]
     ) -> None:
-        """Observations come in the order in which they were made."""
         self.plan, self.observations, self.answers, self.arms = plan, observations, answers, arms
         self.engines: Mapping[ArmName, Engine] = engines_seen(observations)
-        self.segments = [one for one in observations if isinstance(one, Segment)]
+        self.segments = [observation for observation in observations if isinstance(observation, Segment)]
         names = (task.name for task in plan.tasks if task.kind is RequestKind.GENERATION)
         self.tasks = [name for name in names if answers.tasks[CANDIDATE, name].n_answers]
 
     def segments_of(self, arm: ArmName, task: str) -> list[Segment]:
-        """Return the stretches of one arm's task."""
-        return [one for one in self.segments if one.arm is arm and one.task == task]
+        return [segment for segment in self.segments if segment.arm is arm and segment.task == task]
+
+    def readings(self, arm: ArmName, task: str = "") -> list[Counters]:
+        """Return an arm's counters after each segment, of one task or of all."""
+        own = (segment for segment in self.segments if segment.arm is arm and task in ("", segment.task))
+        return [segment.after for segment in own if segment.after]
 
     def n_starts(self, arm: ArmName) -> int:
-        """Count how often the run was started or resumed."""
-        return sum(isinstance(one, EngineSeen) and one.arm is arm for one in self.observations)
+        return sum(isinstance(observation, EngineSeen) and observation.arm is arm for observation in self.observations)
 
     def is_lost(self, task: str) -> bool:
-        """Tell whether an interruption took away what the candidate's counters said of a task."""
+        """Check that an interruption lost the candidate's counters of a task."""
         engine = self.engines.get(CANDIDATE)
         counts = engine is not None and engine.counters is not None and engine.counters.drafting is not None
         return counts and not self.segments_of(CANDIDATE, task) and self.n_starts(CANDIDATE) > 1
 
     def drafting_of(self, arm: ArmName, task: str) -> Drafting | None:
-        """Return what was drafted: as counters say, else as answers do; None where neither tells."""
-        if known := [one.drafting for one in self.segments_of(arm, task) if one.drafting is not None]:
-            return reduce(add, known)
-        if not self.answers.tell(arm):
-            return None
-        count = self.answers.tasks[arm, task]
-        return Drafting(draft_tokens=count.draft_tokens, accepted_tokens=count.accepted_tokens)
+        """Return what was drafted by the counters, else by the answers; None where neither tells."""
+        if known := [segment.drafting for segment in self.segments_of(arm, task) if segment.drafting is not None]:
+            return sum(known, Drafting())
+        return self.answers.tasks[arm, task].drafting if self.answers.tell(arm) else None
 
     def room(self, task: str) -> int:
-        """Return the tokens of the candidate's answers that could have been drafted."""
         return self.answers.tasks[CANDIDATE, task].room
 
 
 def treatment_of(
     plan: Plan, observations: Sequence[Observation], answers: DraftedAnswers, arms: Sequence[ArmSummary]
 ) -> Treatment:
-    """Describe the treatment as a whole. Log-likelihood tasks play no part in it: they draft nothing."""
+    """Describe the drafter's part. Log-likelihood tasks draft nothing and are left out."""
     seen, costs = EngineHistory(plan, observations, answers, arms), plan.drafter_costs
     break_even = break_even_length(draft_cost=costs.draft, overhead=costs.overhead) if costs else None
     tasks = tuple(_task(seen, name, break_even) for name in seen.tasks)
@@ -161,8 +153,8 @@ def treatment_of(
             from_tokens=2 ** (bits - 1),
             to_tokens=2**bits - 1,
             n_answers=count.n_answers,
-            draft_tokens=count.draft_tokens,
-            accepted_tokens=count.accepted_tokens,
+            draft_tokens=count.drafting.draft_tokens,
+            accepted_tokens=count.drafting.accepted_tokens,
         )
         for bits, count in sorted(answers.bins.items())
         if answers.tell(CANDIDATE)
@@ -191,12 +183,11 @@ def _task(seen: EngineHistory, name: str, break_even: float | None) -> TaskDraft
     mean_length = rounds.mean_length if rounds else _mean_length(drafting)
     cost = _round_cost(seen, name)
     length = 1.0 + cost if break_even is None and cost is not None else break_even
-    thirds: list[float | None] = [None, None, None]
     segments = seen.segments_of(CANDIDATE, name)
-    if any(one.part for one in segments):
-        for part in range(3):
-            known = [one.drafting for one in segments if one.part == part and one.drafting]
-            thirds[part] = _mean_length(reduce(add, known)) if known else None
+    known = [(segment.part, segment.drafting) for segment in segments if segment.drafting]
+    thirds = (sum((own for part, own in known if part == third), Drafting()) for third in (0, 2))
+    is_split = any(segment.part for segment in segments)
+    first_third, last_third = (_mean_length(third) if is_split else None for third in thirds)
     return TaskDrafting(
         task=name,
         n_answers=count.n_answers,
@@ -205,13 +196,11 @@ def _task(seen: EngineHistory, name: str, break_even: float | None) -> TaskDraft
         accepted_tokens=drafting.accepted_tokens if drafting else None,
         accepted_share=drafting.accepted_tokens / drafting.draft_tokens if drafting and drafting.draft_tokens else None,
         mean_length=mean_length,
-        median_length=rounds.median_length if rounds else None,
-        p10_length=rounds.p10_length if rounds else None,
-        zero_share=rounds.zero_share if rounds else None,
+        **{name: getattr(rounds, name, None) for name in ("median_length", "p10_length", "zero_share")},
         histogram=rounds.histogram if rounds else (),
         request_mean_length=fmean(count.lengths) if count.lengths else None,
-        first_third=thirds[0],
-        last_third=thirds[2],
+        first_third=first_third,
+        last_third=last_third,
         break_even_margin=None if mean_length is None or length is None else mean_length - length,
         round_cost=cost,
     )
@@ -231,11 +220,10 @@ def _mean_length(drafting: Drafting | None) -> float | None:
 
 
 def _round_cost(seen: EngineHistory, task: str) -> float | None:
-    """Extra time of a round, in steps of the baseline; None where the engines do not tell enough.
+    """Estimate a round's extra time, in steps of the baseline; None where the engines do not tell enough.
 
-    The time that the candidate's steps took beyond as many of the baseline's, shared by its rounds: looking for draft
-    tokens and finding none counts too. Both arms have the same requests in flight, so that the estimate holds at this
-    run's concurrency.
+    The extra time of the candidate's steps is shared by its rounds: a search that finds no draft tokens counts too. The
+    estimate holds at this run's concurrency.
     """
     baseline_s, baseline_steps, _ = _decoded(seen, BASELINE, task)
     candidate_s, candidate_steps, rounds = _decoded(seen, CANDIDATE, task)
@@ -245,58 +233,66 @@ def _round_cost(seen: EngineHistory, task: str) -> float | None:
 
 
 def _decoded(seen: EngineHistory, arm: ArmName, task: str) -> tuple[float, int, int]:
-    """Seconds of decoding, summed over requests, steps, and rounds: steps that verified draft tokens."""
+    """Return seconds of decoding over all requests, steps, and rounds (steps that verified draft tokens)."""
     seconds, n_steps, n_rounds = 0.0, 0, 0
-    for one in seen.segments_of(arm, task):
-        before, after, steps = one.before, one.after, _steps(one)
-        if steps is None or not before or not after or before.decode_s is None or after.decode_s is None:
-            continue
-        seconds += after.decode_s - before.decode_s
-        n_steps += steps
-        n_rounds += one.drafting.drafts if one.drafting else 0
+    for segment in seen.segments_of(arm, task):
+        decode_s, steps = _increase(segment, "decode_s"), _steps(segment)
+        if decode_s is not None and steps is not None:
+            seconds += decode_s
+            n_steps += steps
+            n_rounds += segment.drafting.drafts if segment.drafting else 0
     return seconds, n_steps, n_rounds
 
 
-def _steps(segment: Segment) -> int | None:
-    """As counted; else every token but a request's first has a step of its own, unless it was drafted.
+def _increase(segment: Segment, counter: str) -> Any:
+    """Return what a counter grew by; None where that cannot be told."""
+    before, after = (getattr(reading, counter, None) for reading in (segment.before, segment.after))
+    return None if before is None or after is None or segment.has_restarted else after - before
 
-    An answer may end within a round, whose accepted tokens are counted all the same: there are never fewer steps than
-    rounds.
+
+def _steps(segment: Segment) -> int | None:
+    """Return steps as counted; else every token has one but a request's first and those that were drafted.
+
+    An answer may end within a round, whose accepted tokens are counted all the same: steps are at least the rounds.
     """
-    before, after = segment.before, segment.after
-    if segment.has_restarted or not before or not after:
-        return None
-    if before.decode_steps is not None and after.decode_steps is not None:
-        return after.decode_steps - before.decode_steps
-    if before.generated_tokens is None or after.generated_tokens is None:
-        return None
-    rounds, accepted = (one.drafts, one.accepted_tokens) if (one := segment.drafting) else (0, 0)
-    return max(rounds, after.generated_tokens - before.generated_tokens - segment.attempts - accepted)
+    steps: int | None = _increase(segment, "decode_steps")
+    tokens: int | None = _increase(segment, "generated_tokens")
+    if steps is None and tokens is not None:
+        rounds, accepted = (drafting.drafts, drafting.accepted_tokens) if (drafting := segment.drafting) else (0, 0)
+        return max(rounds, tokens - segment.attempts - accepted)
+    return steps
+
+
+def _readings(observation: EngineSeen | Segment) -> tuple[Counters | None, ...]:
+    if isinstance(observation, EngineSeen):
+        return (observation.engine.counters,)
+    return observation.before, observation.after
 
 
 def _restarted(observations: Sequence[Observation]) -> Iterator[EngineSeen | Segment]:
-    """The segments during which, or between which, an engine started anew; and the resumptions that found one anew.
-
-    Counters that could not be read now and then are passed over: the next ones that could show the same.
-    """
+    """Yield segments and resumptions by which an engine had started anew; unreadable counters are passed over."""
     last: dict[ArmName, Counters] = {}
-    for one in observations:
-        if not isinstance(one, EngineSeen | Segment):
+    for observation in observations:
+        if not isinstance(observation, EngineSeen | Segment):
             continue
         is_new = False
-        for now in (one.engine.counters,) if isinstance(one, EngineSeen) else (one.before, one.after):
+        for now in _readings(observation):
             if now is not None:
-                is_new |= one.arm in last and now.has_restarted_since(last[one.arm])
-                last[one.arm] = now
+                is_new |= observation.arm in last and now.has_restarted_since(last[observation.arm])
+                last[observation.arm] = now
         if is_new:
-            yield one
+            yield observation
 
 
 def _engine_troubles(seen: EngineHistory) -> Iterator[Reason]:
     if len(seen.engines) == len(ArmName):
-        for one in differences(seen.engines[BASELINE], seen.engines[CANDIDATE]):
-            if not one.follows:
-                values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+        for difference in differences(seen.engines[BASELINE], seen.engines[CANDIDATE]):
+            if not difference.follows:
+                values = {
+                    "setting": difference.name,
+                    "baseline": difference.baseline,
+                    "candidate": difference.candidate,
+                }
                 yield Reason("engines-differ", values)
     for stretch in _restarted(seen.observations):
         if isinstance(stretch, Segment):
@@ -326,8 +322,8 @@ def _baseline_troubles(seen: EngineHistory) -> Iterator[Reason]:
 
 
 def _is_baseline_known(seen: EngineHistory, engine: Engine | None) -> bool:
-    counters = {arm: [one.after for one in seen.segments if one.arm is arm and one.after] for arm in ArmName}
-    if seen.answers.tell(BASELINE) or any(one.tells_drafting for one in counters[BASELINE]):
+    readings = seen.readings(BASELINE)
+    if seen.answers.tell(BASELINE) or any(reading.tells_drafting for reading in readings):
         return True
     if engine is None:
         return False
@@ -336,17 +332,17 @@ def _is_baseline_known(seen: EngineHistory, engine: Engine | None) -> bool:
     if engine.kind is EngineKind.LLAMA_CPP and seen.answers.tell(CANDIDATE):
         return True
     candidate = seen.engines.get(CANDIDATE)
-    return bool(counters[BASELINE]) and tells_where_other_is_silent(engine, candidate, counters[CANDIDATE])
+    return bool(readings) and tells_where_other_is_silent(engine, candidate, seen.readings(CANDIDATE))
 
 
 def tells_where_other_is_silent(baseline: Engine, candidate: Engine | None, counters: Sequence[Counters]) -> bool:
-    """Tell whether the baseline's open metrics, silent of drafting, mean that it has no drafter.
+    """Check that the baseline's open metrics, silent of drafting, mean that it has no drafter.
 
-    They do where the candidate's, of the same engine and version, tell of it: SGLang and TensorRT-LLM have such series
-    with a drafter alone.
+    They do where those of a candidate of the same engine and version tell of it: SGLang and TensorRT-LLM have such
+    series with a drafter alone.
     """
     is_same = candidate and (baseline.kind, baseline.version) == (candidate.kind, candidate.version)
-    return bool(is_same) and baseline.kind is not EngineKind.UNKNOWN and any(one.drafting for one in counters)
+    return bool(is_same) and baseline.kind is not EngineKind.UNKNOWN and any(reading.drafting for reading in counters)
 
 
 def unread(engine: Engine | None) -> Reason:
@@ -358,64 +354,59 @@ def _idle_troubles(seen: EngineHistory, tasks: Sequence[TaskDrafting]) -> Iterat
     uncounted = tuple(
         name
         for name in seen.tasks
-        if any(
-            one.after and one.after.tells_drafting and one.after.drafting is None
-            for one in seen.segments_of(CANDIDATE, name)
-        )
+        if any(reading.tells_drafting and reading.drafting is None for reading in seen.readings(CANDIDATE, name))
     )
     if uncounted and not seen.answers.tell(CANDIDATE):  # the engine counted, but no drafts: it had no drafter then
         yield Reason("no-drafter", {"tasks": uncounted})
         return
-    if all(one.least_drafted is None for one in tasks):
-        if tasks and not seen.plan.rule.allow_unobserved and not all(seen.is_lost(one.task) for one in tasks):
+    if all(task.least_drafted is None for task in tasks):
+        if tasks and not seen.plan.rule.allow_unobserved and not all(seen.is_lost(task.task) for task in tasks):
             yield Reason("drafter-unobserved", {"why": unread(seen.engines.get(CANDIDATE))})
         return
-    idle = [one for one in tasks if one.least_drafted == 0 and _is_mostly_observed(seen, one)]
-    if not any(one.least_drafted for one in tasks):
-        if any(seen.room(one.task) for one in idle):
-            yield Reason("drafter-dead", {"n": sum(one.n_answers for one in idle)})
-    else:
-        for one in idle:
-            if seen.room(one.task) >= SMALLEST_ROOM:
-                yield of(one.task, Reason("task-undrafted", {"n": one.n_answers}))
-    for one in tasks:
-        yield from _idle_parts(seen, one.task)
+    idle = [task for task in tasks if task.least_drafted == 0 and _is_mostly_observed(seen, task)]
+    if any(task.least_drafted for task in tasks):
+        for task in idle:
+            if seen.room(task.task) >= SMALLEST_ROOM:
+                yield of(task.task, Reason("task-undrafted", {"n": task.n_answers}))
+    elif any(seen.room(task.task) for task in idle):
+        yield Reason("drafter-dead", {"n": sum(task.n_answers for task in idle)})
+    for task in tasks:
+        yield from _idle_parts(seen, task.task)
 
 
-def _is_mostly_observed(seen: EngineHistory, one: TaskDrafting) -> bool:
-    """Whether what is known of a task covers most of it: a run that was killed leaves a stretch without counters."""
-    known = [segment for segment in seen.segments_of(CANDIDATE, one.task) if segment.drafting is not None]
-    return seen.answers.tell(CANDIDATE) or 2 * sum(segment.attempts for segment in known) >= one.n_answers
+def _is_mostly_observed(seen: EngineHistory, task: TaskDrafting) -> bool:
+    """Check that counters cover most of a task: a run that was killed leaves a stretch without."""
+    known = [segment for segment in seen.segments_of(CANDIDATE, task.task) if segment.drafting is not None]
+    return seen.answers.tell(CANDIDATE) or 2 * sum(segment.attempts for segment in known) >= task.n_answers
 
 
 def _idle_parts(seen: EngineHistory, task: str) -> Iterator[Reason]:
     # accepted tokens where every step may be a round
     rounds = [
-        (one, drafting.accepted_tokens if drafting.draft_tokens is None else drafting.drafts)
-        for one in seen.segments_of(CANDIDATE, task)
-        if (drafting := one.drafting) is not None
+        (segment, drafting.accepted_tokens if drafting.draft_tokens is None else drafting.drafts)
+        for segment in seen.segments_of(CANDIDATE, task)
+        if (drafting := segment.drafting) is not None
     ]
-    total, n_asked = sum(n for _, n in rounds), sum(one.attempts for one, _ in rounds)
-    for one, n_rounds in rounds:
-        others = n_asked - one.attempts
-        if n_rounds == 0 and others and one.attempts * total / others >= ENOUGH_EXPECTED:
-            yield of(task, Reason("part-undrafted", {"n": one.attempts, "time": f"{one.began_at:%H:%M:%S}"}))
+    total, n_asked = sum(n for _, n in rounds), sum(segment.attempts for segment, _ in rounds)
+    for segment, n_rounds in rounds:
+        others = n_asked - segment.attempts
+        if n_rounds == 0 and others and segment.attempts * total / others >= ENOUGH_EXPECTED:
+            yield of(task, Reason("part-undrafted", {"n": segment.attempts, "time": f"{segment.began_at:%H:%M:%S}"}))
 
 
 def _accepting_troubles(tasks: Sequence[TaskDrafting], floor: float) -> Iterator[Reason]:
-    for one in tasks:
-        if not one.draft_tokens or one.draft_tokens < ENOUGH_DRAFTED:
-            continue
-        if one.accepted_tokens == 0:
-            yield of(one.task, Reason("none-accepted", {"n": one.draft_tokens}))
-        elif one.accepted_share is not None and one.accepted_share < floor:
-            yield of(one.task, Reason("few-accepted", {"share": one.accepted_share, "floor": floor}))
+    for task in tasks:
+        if (task.draft_tokens or 0) >= ENOUGH_DRAFTED and task.accepted_share is not None:
+            if task.accepted_tokens == 0:
+                yield of(task.task, Reason("none-accepted", {"n": task.draft_tokens}))
+            elif task.accepted_share < floor:
+                yield of(task.task, Reason("few-accepted", {"share": task.accepted_share, "floor": floor}))
 
 
 def _length_troubles(bins: Sequence[LengthBin]) -> Iterator[Reason]:
-    alive = [number for number, one in enumerate(bins) if one.draft_tokens or one.accepted_tokens]
+    alive = [number for number, own in enumerate(bins) if own.draft_tokens or own.accepted_tokens]
     beyond = bins[alive[-1] + 1 :] if alive else ()
-    n_answers = sum(one.n_answers for one in beyond)
+    n_answers = sum(own.n_answers for own in beyond)
     if n_answers >= SMALLEST_BIN:
         yield Reason("long-undrafted", {"length": beyond[0].from_tokens, "n": n_answers})
 
@@ -434,46 +425,43 @@ def _engine_notes(seen: EngineHistory, tasks: Sequence[TaskDrafting]) -> Iterato
 
 
 def _drafter_notes(seen: EngineHistory, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[Reason]:
-    for one in tasks:
-        yield from (of(one.task, note) for note in _task_notes(seen, one))
-    sources = {one.after.source for one in seen.segments if one.arm is CANDIDATE and one.after}
-    if DraftSource.STATISTICS in sources:
+    for task in tasks:
+        yield from (of(task.task, note) for note in _task_notes(seen, task))
+    if any(reading.source is DraftSource.STATISTICS for reading in seen.readings(CANDIDATE)):
         yield Reason("iterations-told-once")
-    if not bins and any(one.least_drafted for one in tasks):
+    if not bins and any(task.least_drafted for task in tasks):
         is_vllm = CANDIDATE in seen.engines and seen.engines[CANDIDATE].kind is EngineKind.VLLM
         yield Reason("lengths-unobserved.vllm" if is_vllm else "lengths-unobserved")
 
 
-def _task_notes(seen: EngineHistory, one: TaskDrafting) -> Iterator[Reason]:
-    if one.least_drafted is None:
-        yield Reason("task-interrupted" if seen.is_lost(one.task) else "task-unobserved")
-    elif one.least_drafted == 0 and seen.room(one.task) < SMALLEST_ROOM:
+def _task_notes(seen: EngineHistory, task: TaskDrafting) -> Iterator[Reason]:
+    if task.least_drafted is None:
+        yield Reason("task-interrupted" if seen.is_lost(task.task) else "task-unobserved")
+    elif task.least_drafted == 0 and seen.room(task.task) < SMALLEST_ROOM:
         yield Reason("answers-too-short")
-    elif one.draft_tokens and one.draft_tokens < ENOUGH_DRAFTED:
-        yield Reason("few-drafted", {"n": one.draft_tokens})
-    if one.zero_share is not None and one.zero_share > 0.5:
-        yield Reason("rounds-in-vain", {"share": one.zero_share})
-    if one.break_even_margin is not None and one.break_even_margin <= 0.0:
-        length = one.mean_length or 0.0
+    elif task.draft_tokens and task.draft_tokens < ENOUGH_DRAFTED:
+        yield Reason("few-drafted", {"n": task.draft_tokens})
+    if task.zero_share is not None and task.zero_share > 0.5:
+        yield Reason("rounds-in-vain", {"share": task.zero_share})
+    if task.break_even_margin is not None and task.break_even_margin <= 0.0:
+        length = task.mean_length or 0.0
         code = "below-break-even.plan" if seen.plan.drafter_costs else "below-break-even.run"
-        yield Reason(code, {"length": length, "break_even": length - one.break_even_margin})
+        yield Reason(code, {"length": length, "break_even": length - task.break_even_margin})
 
 
 def _traffic_notes(seen: EngineHistory) -> Iterator[Reason]:
-    for one in _restarted(seen.observations):
-        if isinstance(one, EngineSeen):
-            yield Reason("restarted-between", {"arm": one.arm, "time": f"{one.seen_at:%Y-%m-%d %H:%M}"})
+    for observation in _restarted(seen.observations):
+        if isinstance(observation, EngineSeen):
+            yield Reason("restarted-between", {"arm": observation.arm, "time": f"{observation.seen_at:%Y-%m-%d %H:%M}"})
     for arm in seen.arms:
         n_starts, n_requests, n_tokens = seen.n_starts(arm.arm), 0, 0
-        for stretch in (one for one in seen.segments if one.arm is arm.arm and not one.has_restarted):
-            before, after = stretch.before, stretch.after
-            if not before or not after:
-                continue
-            if before.finished_requests is not None and after.finished_requests is not None:
-                n_requests += after.finished_requests - before.finished_requests - stretch.attempts
-            tokens = before.prompt_tokens, after.prompt_tokens
-            if after.finished_requests is None and stretch.prompt_tokens and None not in tokens:
-                n_tokens += (after.prompt_tokens or 0) - (before.prompt_tokens or 0) - stretch.prompt_tokens
+        for stretch in (segment for segment in seen.segments if segment.arm is arm.arm):
+            finished, tokens = _increase(stretch, "finished_requests"), _increase(stretch, "prompt_tokens")
+            is_uncounted = stretch.after is None or stretch.after.finished_requests is None
+            if finished is not None:
+                n_requests += finished - stretch.attempts
+            elif is_uncounted and tokens is not None and stretch.prompt_tokens:
+                n_tokens += tokens - stretch.prompt_tokens
         # over the run as a whole, since engines count late; an interruption leaves behind what was in flight
         n_requests -= max(0, n_starts - 1) * seen.plan.policy.concurrency
         # tokens tell of others only where every request was answered at once and told
@@ -485,14 +473,14 @@ def _traffic_notes(seen: EngineHistory) -> Iterator[Reason]:
 
 
 def lost_interleaving(plan: Plan, observations: Iterable[Observation] = ()) -> Iterator[Reason]:
-    """Name what is lost where the arms are asked one after the other; nothing where they were interleaved."""
+    """Name what is lost where the arms were asked one after the other."""
     if not plan.sequential:
         return
     yield Reason("arm-by-arm")
     began: dict[ArmName, datetime] = {}
-    for one in observations:
-        if isinstance(one, EngineSeen):
-            began.setdefault(one.arm, one.seen_at)
+    for observation in observations:
+        if isinstance(observation, EngineSeen):
+            began.setdefault(observation.arm, observation.seen_at)
     if len(began) == len(ArmName):
         yield Reason("turn-began", {"seconds": (began[CANDIDATE] - began[BASELINE]).total_seconds()})
 
@@ -500,9 +488,7 @@ def lost_interleaving(plan: Plan, observations: Iterable[Observation] = ()) -> I
 ABSENT = "(absent)"
 
 FOLLOWS = {
-    "follows.drafter": (
-        "speculative_config.* speculative_config speculative_* default_generation_settings.params.speculative*"
-    ),
+    "follows.drafter": "speculative_* default_generation_settings.params.speculative*",
     "follows.less-room": (
         "cache_config.num_gpu_blocks cache_config.kv_cache_size_tokens "
         "cache_config.kv_cache_max_concurrency cache_config.kv_cache_memory_bytes "
@@ -549,9 +535,9 @@ class Difference:
 
 
 def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
-    """List the settings that both engines tell, and tell differently, in order of name; not what names a process.
+    """List the settings that the engines tell differently, by name, without those that name a process.
 
-    A setting that only one engine tells counts where the other one tells its configuration at all.
+    A setting of one engine alone counts where the other tells its configuration at all.
     """
     pairs = []
     for name in ("kind", "version", "model_root", "max_model_len"):
@@ -561,7 +547,7 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
     if baseline.config and candidate.config:
         for name in sorted(baseline.config.keys() | candidate.config.keys()):
             if not _matches(name, NAMES_THE_PROCESS):
-                before, after = (ADDRESS.sub("", one.config.get(name, ABSENT)) for one in (baseline, candidate))
+                before, after = (ADDRESS.sub("", engine.config.get(name, ABSENT)) for engine in (baseline, candidate))
                 pairs.append((name, before, after))
     return tuple(
         Difference(

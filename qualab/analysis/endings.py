@@ -52,7 +52,7 @@ class _ArmThoughts:
             self.cut.add(place)
 
     @property
-    def told(self) -> Thoughts:
+    def summary(self) -> Thoughts:
         lengths = [length for length in self.characters.values() if length]
         return Thoughts(
             n_answers=len(self.characters),
@@ -64,7 +64,7 @@ class _ArmThoughts:
 
 
 class ThoughtCount:
-    """Counts what generations hold of reasoning, as answers go by, in any order."""
+    """Counts reasoning in generations as they go by, in any order."""
 
     def __init__(self) -> None:
         self._arms = {arm: _ArmThoughts() for arm in ArmName}
@@ -76,7 +76,7 @@ class ThoughtCount:
     def summary(self) -> ReasoningSummary | None:
         """None where no answer of either arm holds any."""
         baseline, candidate = (self._arms[arm] for arm in ArmName)
-        if not any(one.n_tagged or one.n_apart or one.cut for one in (baseline, candidate)):
+        if not any(arm.n_tagged or arm.n_apart or arm.cut for arm in (baseline, candidate)):
             return None
         places = baseline.characters.keys() & candidate.characters.keys()
 
@@ -87,8 +87,8 @@ class ThoughtCount:
             return paired_pvalue(*(sum(sign * change > 0 for change in of_items.values()) for sign in (1, -1)))
 
         return ReasoningSummary(
-            baseline=baseline.told,
-            candidate=candidate.told,
+            baseline=baseline.summary,
+            candidate=candidate.summary,
             n_pairs=len(places),
             pvalue_length=sign_test((key[0], candidate.characters[key] - baseline.characters[key]) for key in places),
             pvalue_cut=sign_test((key[0], (key in candidate.cut) - (key in baseline.cut)) for key in places),
@@ -96,16 +96,16 @@ class ThoughtCount:
 
 
 def paired_pvalue(gains: int, losses: int) -> float:
-    """Test whether as many pairs changed one way as the other: two-sided, mid-p; 1 where none did."""
+    """Test gains against losses: two-sided mid-p McNemar; 1 where nothing changed."""
     return mcnemar(PairedCounts(n_items=max(1, gains + losses), gains=gains, losses=losses)).pvalue
 
 
 def rate_pvalue(changes: npt.ArrayLike, items: npt.ArrayLike, *, repeats: int, rng: np.random.Generator) -> float:
-    """Compare both arms' rates of something that an answer shows or does not, two-sided.
+    """Compare both arms' rates of a property of answers, two-sided.
 
     Args:
-        changes: 1 where the candidate's answer alone shows it, -1 where the baseline's alone does.
-        items: the item of each answer; its repeats are no items of their own, and flip together.
+        changes: 1 where the candidate's answer alone has it, -1 where the baseline's alone does.
+        items: the item of each answer, whose repeats flip together.
     """
     signs = np.asarray(changes, dtype=np.float64)
     if repeats == 1 or not signs.any():
@@ -114,13 +114,11 @@ def rate_pvalue(changes: npt.ArrayLike, items: npt.ArrayLike, *, repeats: int, r
 
 
 def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[Reason]:
-    """What a reader of accuracies should know of the thinking before them."""
+    """Say how the arms think otherwise."""
     if found is None:
         return
-    for arm, own, other in (
-        (ArmName.BASELINE, found.baseline, found.candidate),
-        (ArmName.CANDIDATE, found.candidate, found.baseline),
-    ):
+    arms = found.baseline, found.candidate
+    for arm, own, other in zip(ArmName, arms, reversed(arms), strict=True):
         if own.in_text and not other.in_text:
             yield Reason("reasoning-in-text", {"arm": arm, "n": own.in_text})
         if own.apart and not other.apart:
@@ -136,7 +134,7 @@ def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[Reas
 def odd_endings(arms: Sequence[ArmSummary], plan: Plan, *, beyond: bool) -> Iterator[Reason]:
     """Name each arm with answers that a filter, or something unknown, ended.
 
-    What ended so is no less in doubt than what is missing: `beyond` the plan's cap for that, a comparison is INVALID.
+    `beyond` the plan's cap for missing answers, a comparison is INVALID.
     """
     caps = (plan.rule_for(metric).missing_cap(is_primary=True) for metric in plan.primaries)
     cap = min(caps, default=OTHERS_CAP)
@@ -145,11 +143,9 @@ def odd_endings(arms: Sequence[ArmSummary], plan: Plan, *, beyond: bool) -> Iter
         n_odd = sum(odd.values())
         if not odd or (n_odd > cap * arm.n_requests) is not beyond:
             continue
-        commonest = sorted(odd.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
-        endings = tuple(
-            Reason("ending", {"reason": line_text(text)[:MOST_CHARACTERS], "n": n}) for text, n in commonest
-        )
-        values = {"arm": arm.arm, "n": n_odd, "endings": endings}
+        commonest = sorted((-n, text) for text, n in odd.items())[:MOST_ENDINGS]
+        endings = (Reason("ending", {"reason": line_text(text)[:MOST_CHARACTERS], "n": -n}) for n, text in commonest)
+        values = {"arm": arm.arm, "n": n_odd, "endings": tuple(endings)}
         yield Reason("odd-endings.beyond", {**values, "share": cap}) if beyond else Reason("odd-endings", values)
 
 
@@ -162,27 +158,27 @@ SPECIAL_TOKEN = re.compile(
 
 
 def leaks_in(reply: Reply, item: Item) -> Leaks:
-    """What one answer shows by itself."""
+    """Return the leaks that one answer shows by itself."""
     text = reply.text or ""
     stops = item.requests[0].payload.get("stop") or () if item.requests else ()  # imported items have no request
-    found = {
+    shown = {
         LeakKind.STOP_STRING: any(stop in text for stop in stops),
         LeakKind.SPECIAL_TOKEN: SPECIAL_TOKEN.search(text) is not None,
         LeakKind.BROKEN_CHARACTER: "\N{REPLACEMENT CHARACTER}" in text,
         LeakKind.LENGTH_LIMIT: reply.status is AnswerStatus.TRUNCATED,
     }
-    return frozenset(kind for kind, holds in found.items() if holds)
+    return frozenset(kind for kind, holds in shown.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
 class LeakTrace:
-    """One answer's text with what it shows by itself."""
+    """One answer's text with its own leaks."""
 
     text: str
     leaks: Leaks
 
     def beside(self, other: LeakTrace) -> Leaks:
-        """The same, and whether it stops where the other arm's text goes on, neither at a limit nor by a leak."""
+        """Add CUT_SHORT where the other arm's text goes on, neither at a limit nor by a leak."""
         if self.text == other.text or other.leaks or LeakKind.LENGTH_LIMIT in self.leaks:
             return self.leaks
         own, whole = self.text.rstrip(), other.text.rstrip()
@@ -191,7 +187,7 @@ class LeakTrace:
 
 @dataclass(slots=True)
 class LeakCount:
-    """Counts kinds of leaks over pairs as they go by."""
+    """Counts leaks over pairs as they go by."""
 
     n_pairs: int = 0
     n: Counter[tuple[ArmName, LeakKind]] = field(default_factory=Counter)
@@ -208,13 +204,12 @@ class LeakCount:
             self.in_one_arm[kind].append((position, 1 if kind in on else -1))
 
     def summaries(self, rng: np.random.Generator, *, repeats: int) -> tuple[LeakSummary, ...]:
-        """Summarize each kind that there is."""
-        found = []
+        summaries = []
         for kind in LeakKind:
             off, on = (self.n[arm, kind] for arm in ArmName)
             if off or on:
                 positions, signs = np.array(sorted(self.in_one_arm[kind]), dtype=np.int64).reshape(-1, 2).T
-                found.append(
+                summaries.append(
                     LeakSummary(
                         kind=kind,
                         n_pairs=self.n_pairs,
@@ -224,12 +219,12 @@ class LeakCount:
                         pvalue=rate_pvalue(signs, positions, repeats=repeats, rng=rng),
                     )
                 )
-        return tuple(found)
+        return tuple(summaries)
 
 
-def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[Reason]:
-    """A reason for each kind in which the arms differ, at alpha over all kinds together (Bonferroni)."""
-    for one in found:
-        if one.pvalue <= alpha / len(LeakKind):
-            numbers = {"n_baseline": one.n_baseline, "n_candidate": one.n_candidate, "p": one.pvalue}
-            yield Reason("leak", {"kind": one.kind.value, **numbers})
+def leak_reasons(leaks: tuple[LeakSummary, ...], alpha: float) -> Iterator[Reason]:
+    """Name each leak in which the arms differ, at alpha over all kinds (Bonferroni)."""
+    for leak in leaks:
+        if leak.pvalue <= alpha / len(LeakKind):
+            numbers = {"n_baseline": leak.n_baseline, "n_candidate": leak.n_candidate, "p": leak.pvalue}
+            yield Reason("leak", {"kind": leak.kind.value, **numbers})

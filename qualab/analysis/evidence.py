@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from qualab.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach, proves_margin
+from qualab.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach
 from qualab.analysis.samples import LabelSample, MeanSample, Sample, Streams
 from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, GlobalTest, IntervalOf, ItemsRange
@@ -26,7 +26,7 @@ from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar, design_effect
 from qualab.stats.counts import PairedCounts, tally
-from qualab.stats.difference import mcnemar, mcnemar_sides, two_proportion_z
+from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_sides, two_proportion_z
 from qualab.stats.distributions import normal_quantile
 from qualab.stats.equivalence import equivalence, forget_guard, provable_margin
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
@@ -37,11 +37,11 @@ from qualab.stats.sizing import items_needed, items_wald_equivalence
 
 N_RESAMPLES = 9_999
 EXACT_ITEMS = 10_000
-"""Up to so many, items needed are found by exact power."""
+"""Most items for which sizes are found by exact power."""
 ENOUGH_CHANGES = 10
-"""Changed items (or clusters) from which on the bootstrap of labels is believed; below, changes are counted."""
+"""Changed items (or clusters) from which on the bootstrap of labels is used; below, changes are counted."""
 LEAST_RESAMPLED = 0.001
-"""A level below which resamples do not tell where a bound is: ten of them lie beyond it."""
+"""Lowest level of a bootstrap limit: ten resamples lie beyond it."""
 _HAIR = 1e-9
 """Counts times a design effect of 1 must not be rounded up."""
 
@@ -50,13 +50,13 @@ AnyInterval = TypeVar("AnyInterval", IntervalOf, ConfidenceInterval)
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How far the difference of one sample without a missing score may be from 0."""
+    """Intervals, and tests at the margin, of one sample without a missing score."""
 
     difference: float
     intervals: tuple[IntervalOf | None, ...]
     """At 1 − 2 alpha; then at each further one-sided level that was asked for."""
     pvalue_equivalence: float | None = None
-    """Of the tests at the margin that the objective takes, like the next two."""
+    """Of the tests that the objective takes, like the next two."""
     pvalue_equivalence_exact: float | None = None
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
@@ -65,26 +65,37 @@ class Bounds:
     design_effect: float = 1.0
     note: Reason | None = None
 
-    def prove(self, rule: MetricRule) -> bool:
-        """Tell whether the interval and the tests at the margin prove the objective."""
-        return proves_margin(rule, self.intervals[0], self.pvalue_equivalence, self.pvalue_equivalence_exact)
+    @property
+    def equivalence_interval(self) -> IntervalOf | None:
+        return self.intervals[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferenceTest:
-    """A two-sided test of no difference, in the names of Evidence."""
-
-    pvalue: float
-    pvalue_exact: float | None
-    pvalue_unpaired: float | None = None
-    """Only beside the others; so is the next."""
-    pvalue_clustered_mcnemar: float | None = None
-    n_resamples: int = 0
+def is_equivalent(tested: Bounds | Evidence, rule: MetricRule) -> bool:
+    """Check that the 1 − 2 alpha interval lies inside the margin and the tests agree."""
+    interval, pvalues = tested.equivalence_interval, (tested.pvalue_equivalence, tested.pvalue_equivalence_exact)
+    is_inside = interval is not None and rule.larger(-interval.low, interval.high) < rule.margin
+    return is_inside and all(p is None or p <= rule.alpha for p in pvalues)
 
 
-def _resampled(found: ResamplingResult) -> DifferenceTest:
-    exact = found.pvalue_whole if found.is_exact else None
-    return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+DifferenceTest = dict[str, Any]
+"""A two-sided test of no difference, as fields of Evidence."""
+
+
+def _difference_test(
+    result: ResamplingResult | McNemarResult, *, unpaired: float | None = None, clustered: float | None = None
+) -> DifferenceTest:
+    exact: float | None = None
+    if isinstance(result, McNemarResult):
+        exact = result.pvalue_exact
+    elif result.is_exact:
+        exact = result.pvalue_whole
+    return {
+        "pvalue": result.pvalue,
+        "pvalue_exact": exact,
+        "pvalue_unpaired": unpaired,
+        "pvalue_clustered_mcnemar": clustered,
+        "n_resamples": 0 if isinstance(result, McNemarResult) else result.n_resamples,
+    }
 
 
 class MeanPairs:
@@ -98,7 +109,7 @@ class MeanPairs:
         self.n_clusters = np.unique(self.codes).size
 
     def changes(self, rule: MetricRule) -> tuple[int, int, int]:
-        """Count gains, losses, and pairs that differ."""
+        """Return gains, losses, and pairs that differ."""
         more, less = int(np.sum(self.differences > 0.0)), int(np.sum(self.differences < 0.0))
         gains, losses = (more, less) if rule.higher_is_better else (less, more)
         return gains, losses, more + less
@@ -119,16 +130,13 @@ class MeanPairs:
             return None
 
     def estimates(self) -> dict[str, Any]:
-        """Return what clusters and other scores share: the mean with its spread."""
+        """Return the fields of Bounds that clusters and other scores share."""
         return {
             "difference": math.fsum(self.differences) / self.n_items,
             "standard_error": self.spread.standard_error if self.spread else None,
             "degrees_of_freedom": self.spread.degrees_of_freedom if self.spread else None,
             "note": None if self.n_clusters > 1 or self.n_items == 1 else Reason("one-cluster"),
         }
-
-    def _flips(self, rng: np.random.Generator) -> DifferenceTest:
-        return _resampled(sign_flip(self.differences, cluster=self.codes, rng=rng))
 
     def _unpaired(self) -> float:
         baseline, candidate = self.counts.accuracies
@@ -143,18 +151,17 @@ class Counts(MeanPairs):
     kind = EvidenceKind.COUNTS
 
     def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
-        found = equivalence(self.counts, margin=rule.margin, alpha=rule.alpha)
+        result = equivalence(self.counts, margin=rule.margin, alpha=rule.alpha)
         more = (tango(self.counts, confidence_level=1.0 - 2.0 * level) for level in levels)
         return Bounds(
             difference=self.counts.difference,
-            intervals=_intervals(found.interval, *more),
-            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_equivalence_exact=found.pvalue_exact_of(*rule.sides),
+            intervals=_intervals(result.interval, *more),
+            pvalue_equivalence=rule.larger(result.pvalue_lower, result.pvalue_upper),
+            pvalue_equivalence_exact=result.pvalue_exact_of(*rule.sides),
         )
 
     def test(self, _: np.random.Generator) -> DifferenceTest:
-        found = mcnemar(self.counts)
-        return DifferenceTest(pvalue=found.pvalue, pvalue_exact=found.pvalue_exact, pvalue_unpaired=self._unpaired())
+        return _difference_test(mcnemar(self.counts), unpaired=self._unpaired())
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return mcnemar_sides(self.counts.gains, self.counts.losses)
@@ -170,35 +177,32 @@ class Clusters(MeanPairs):
         return {"baseline": self.sample.baseline, "candidate": self.sample.candidate, "cluster": self.codes}
 
     def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
-        found, *more = (
+        results = [
             clustered_equivalence(**self._arms, margin=rule.margin, alpha=alpha) for alpha in (rule.alpha, *levels)
-        )
+        ]
+        first = results[0]
         return Bounds(
-            intervals=_intervals(found.interval, *(one.interval for one in more)),
-            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_equivalence_bounded=rule.larger(found.pvalue_bounded_lower, found.pvalue_bounded_upper),
-            design_effect=found.design_effect,
+            intervals=_intervals(*(result.interval for result in results)),
+            pvalue_equivalence=rule.larger(first.pvalue_lower, first.pvalue_upper),
+            pvalue_equivalence_bounded=rule.larger(first.pvalue_bounded_lower, first.pvalue_bounded_upper),
+            design_effect=first.design_effect,
             **self.estimates(),
         )
 
     def test(self, rng: np.random.Generator) -> DifferenceTest:
-        return replace(
-            self._flips(rng),
-            pvalue_unpaired=self._unpaired(),
-            pvalue_clustered_mcnemar=(
-                clustered_mcnemar(cluster_cells(**self._arms))[1] if self.n_clusters > 1 else None
-            ),
-        )
+        clustered = clustered_mcnemar(cluster_cells(**self._arms))[1] if self.n_clusters > 1 else None
+        flips = sign_flip(self.differences, cluster=self.codes, rng=rng)
+        return _difference_test(flips, unpaired=self._unpaired(), clustered=clustered)
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         effect = design_effect(cluster_cells(**self._arms), self.spread)
-        found = [
+        sides = [
             (self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0)),
             mcnemar_sides(self.counts.gains / effect, self.counts.losses / effect),
         ]
         if self.spread:
-            found.append(_halves(self.spread.pvalue, self.spread.difference))
-        return max(loss for loss, _ in found), max(gain for _, gain in found)
+            sides.append(_halves(self.spread.pvalue, self.spread.difference))
+        return max(loss for loss, _ in sides), max(gain for _, gain in sides)
 
 
 class Scores(MeanPairs):
@@ -208,9 +212,9 @@ class Scores(MeanPairs):
 
     def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         pvalue = rule.larger(self.bounded.pvalue_above(-rule.margin), self.bounded.pvalue_below(rule.margin))
-        found = (self.bounded.interval(confidence_level=1.0 - 2.0 * alpha) for alpha in (rule.alpha, *levels))
+        limits = (self.bounded.interval(confidence_level=1.0 - 2.0 * alpha) for alpha in (rule.alpha, *levels))
         return Bounds(
-            intervals=_intervals(*found),
+            intervals=_intervals(*limits),
             pvalue_equivalence=pvalue,
             pvalue_equivalence_bounded=pvalue,
             design_effect=max(1.0, self.spread.design_effect) if self.spread else 1.0,
@@ -218,9 +222,9 @@ class Scores(MeanPairs):
         )
 
     def test(self, rng: np.random.Generator) -> DifferenceTest:
-        flips = self._flips(rng)
+        flips = _difference_test(sign_flip(self.differences, cluster=self.codes, rng=rng))
         # no smaller than the test whose interval is shown: one score that was not seen could turn the mean
-        return replace(flips, pvalue=max(flips.pvalue, min(1.0, 2.0 * min(self.sides(rng)))))
+        return {**flips, "pvalue": max(flips["pvalue"], min(1.0, 2.0 * min(self.sides(rng))))}
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0)
@@ -229,7 +233,7 @@ class Scores(MeanPairs):
 class LabelPairs:
     """Pairs of labels whose macro-F1 is the metric: swaps for the p-value, the bootstrap for the bounds.
 
-    Where fewer than ten answers changed, resampling them says little about the rest: the bounds are then counted.
+    Where fewer than ten answers changed, resampling says little: the bounds are then counted.
     """
 
     kind = EvidenceKind.LABELS
@@ -271,11 +275,11 @@ class LabelPairs:
         standard_error = note = None
         if drawn:
             try:
-                found = self.joined.bootstraps(
+                bootstraps = self.joined.bootstraps(
                     confidence_levels=[1.0 - 2.0 * alpha for alpha in drawn], n_resamples=N_RESAMPLES, rng=rng
                 )
-                intervals = dict(zip(drawn, (one.interval for one in found), strict=True))
-                standard_error = found[0].standard_error
+                intervals = {alpha: result.interval for alpha, result in zip(drawn, bootstraps, strict=True)}
+                standard_error = bootstraps[0].standard_error
             except InsufficientData:
                 drawn = []
         for alpha in {*alphas} - {*drawn}:
@@ -293,19 +297,19 @@ class LabelPairs:
         )
 
     def test(self, rng: np.random.Generator) -> DifferenceTest:
-        return _resampled(self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng))
+        return _difference_test(self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng))
 
     def sides(self, rng: np.random.Generator) -> tuple[float, float]:
         # half of the swaps' p-value, which is no smaller than 1 in 10,000
-        found = self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
-        return _halves(found.pvalue, found.difference)
+        swaps = self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
+        return _halves(swaps.pvalue, swaps.difference)
 
 
 Pairs = Counts | Clusters | Scores | LabelPairs
 
 
 def pairs_of(complete: Sample) -> Pairs:
-    """Choose the kind of a sample without a missing score, of which there is at least one."""
+    """Choose the kind of a sample that has scores, none of them missing."""
     if isinstance(complete, LabelSample):
         return LabelPairs(complete)
     if not all(np.all((arm == 0.0) | (arm == 1.0)) for arm in (complete.baseline, complete.candidate)):
@@ -314,7 +318,7 @@ def pairs_of(complete: Sample) -> Pairs:
 
 
 def pairs_of_counts(counts: PairedCounts) -> Counts:
-    """Make independent 0/1 scores of gains and losses; which of the other items are right does not matter."""
+    """Make independent 0/1 scores of gains and losses; the other items are wrong in both arms."""
     order, baseline = np.arange(counts.n_items), np.zeros(counts.n_items)
     candidate = baseline.copy()
     candidate[: counts.gains] = 1.0
@@ -325,11 +329,11 @@ def pairs_of_counts(counts: PairedCounts) -> Counts:
 def evidence_of(
     pairs: Pairs, rule: MetricRule, streams: Streams, name: str, levels: tuple[float, float] | None = None
 ) -> Evidence:
-    """Return everything that a metric's complete pairs say, not yet adjusted for the family.
+    """Test a metric's complete pairs; not yet adjusted for the family.
 
     Args:
-        name: of the metric, which names its random streams.
-        levels: one-sided, of the inner and the outer interval, where looks make them other than alpha and its half.
+        name: the metric's id, which names its random streams.
+        levels: one-sided, of the inner and the outer interval; None for alpha and its half.
     """
     inner, outer = levels or (rule.alpha, rule.alpha / 2.0)
     at_level = replace(rule, alpha=inner)
@@ -341,8 +345,8 @@ def evidence_of(
         counts = pairs.counts if rule.higher_is_better else pairs.counts.swapped()
         margin = max(margin, provable_margin(counts, alpha=inner, is_one_sided=is_one_sided(rule)))
     intervals = [
-        None if found is None else replace(with_zero(found, test.pvalue, level), confidence_level=1.0 - shown)
-        for found, level, shown in ((limits, inner, 2.0 * rule.alpha), (bounds.intervals[1], outer, rule.alpha))
+        own and replace(with_zero(own, test["pvalue"], level), confidence_level=1.0 - shown)
+        for own, level, shown in ((limits, inner, 2.0 * rule.alpha), (bounds.intervals[1], outer, rule.alpha))
     ]
     return Evidence(
         kind=pairs.kind,
@@ -353,29 +357,26 @@ def evidence_of(
         n_changed=n_changed,
         interval=intervals[1],
         equivalence_interval=intervals[0],
-        pvalue_adjusted=test.pvalue,
-        pvalue_holm=test.pvalue,
+        pvalue_adjusted=test["pvalue"],
+        pvalue_holm=test["pvalue"],
         provable_margin=margin,
         items_needed=None,
-        **vars(test),
+        **test,
         **{name: value for name, value in vars(bounds).items() if name != "intervals"},
     )
 
 
-def _intervals(*found: ConfidenceInterval | None) -> tuple[IntervalOf | None, ...]:
+def _intervals(*intervals: ConfidenceInterval | None) -> tuple[IntervalOf | None, ...]:
     return tuple(
-        None if one is None else IntervalOf(low=one.low, high=one.high, confidence_level=one.confidence_level)
-        for one in found
+        None if own is None else IntervalOf(low=own.low, high=own.high, confidence_level=own.confidence_level)
+        for own in intervals
     )
 
 
 def with_zero(interval: AnyInterval, pvalue: float, level: float) -> AnyInterval:
-    """Widen an interval to hold 0 where the test of no difference does not exclude 0 at this one-sided level.
+    """Widen an interval to hold 0 where the two-sided p-value does not exclude 0 at this one-sided level.
 
     Score intervals leave 0 out a little before mid-p does (0 gained and 4 lost: p is 0.062).
-
-    Args:
-        pvalue: two-sided.
     """
     if pvalue / 2.0 <= level:
         return interval
@@ -383,7 +384,7 @@ def with_zero(interval: AnyInterval, pvalue: float, level: float) -> AnyInterval
 
 
 def _halves(pvalue: float, difference: float) -> tuple[float, float]:
-    """One-sided p-values of a loss and of a gain, from a two-sided one of a symmetric test."""
+    """Split the p-value of a symmetric test into one of a loss and one of a gain."""
     half = pvalue / 2.0
     if difference == 0.0:
         return 0.5, 0.5
@@ -394,19 +395,17 @@ def with_items_needed(evidence: Evidence, rule: MetricRule, pairs: Pairs | None 
     """Add the pairs that would prove the margin: at no true difference, and at the observed one.
 
     Args:
-        pairs: those of the evidence, for scores and clusters, where Gaffke's bound decides or has to agree.
+        pairs: those of the evidence; without them Gaffke's bound, which decides or has to agree, is left out.
     """
     bound = pairs.bounded if isinstance(pairs, Clusters | Scores) else None
-    seen = evidence.difference if rule.higher_is_better else -evidence.difference
-
-    def bounded(difference: float) -> int | None:
-        assert bound is not None
-        own = difference if rule.higher_is_better else -difference
-        return _needed_by_bound(bound, evidence.standard_error or 0.0, rule, own)
+    sign = 1.0 if rule.higher_is_better else -1.0
+    seen = sign * evidence.difference
 
     if evidence.kind not in (EvidenceKind.COUNTS, EvidenceKind.CLUSTERS):
         at_none, at_seen = (
-            _needed_by_error(evidence, rule, difference) if bound is None else bounded(difference)
+            _needed_by_bound(bound, evidence, rule, sign * difference)
+            if bound
+            else _needed_by_error(evidence, rule, difference)
             for difference in (0.0, seen)
         )
         return replace(evidence, items_needed=at_none, items_needed_observed=at_seen)
@@ -417,11 +416,11 @@ def with_items_needed(evidence: Evidence, rule: MetricRule, pairs: Pairs | None 
     def sizes(difference: float) -> tuple[int | None, ...]:
         """At the lower limit of the discordance, at the observed one, at the upper limit."""
         shares = (max(share, abs(difference)) for share in (over[0], changed / evidence.n_items, over[1]))
-        found = [_needed(share, difference, **goal) for share in shares]
-        low, at, high = (None if n is None else math.ceil(n * effect - _HAIR) for n in found)
+        needed = (_needed(share, difference, **goal) for share in shares)
+        low, at, high = (None if n is None else math.ceil(n * effect - _HAIR) for n in needed)
         if bound is None or at is None:
             return low, at, high
-        least = bounded(difference)
+        least = _needed_by_bound(bound, evidence, rule, sign * difference)
         return low, least and max(at, least), high and least and max(high, least)
 
     (low, at, high), (low_seen, at_seen, high_seen) = sizes(0.0), sizes(seen)
@@ -440,36 +439,34 @@ def _needed(
     discordance: float, difference: float, *, margin: float, alpha: float, power: float, is_one_sided: bool
 ) -> int | None:
     """Exact up to EXACT_ITEMS; beyond by the closed form, which is right to a percent there."""
-    goal: Any = {"margin": margin, "alpha": alpha, "power": power, "is_one_sided": is_one_sided}
+    goal: Any = {"discordance": discordance, "difference": difference, "margin": margin, "alpha": alpha}
+    goal |= {"power": power, "is_one_sided": is_one_sided}
     if (-difference if is_one_sided else abs(difference)) >= margin:
         return None
-    found = items_wald_equivalence(discordance=discordance, difference=difference, **goal)
-    if found > EXACT_ITEMS:
-        return math.ceil(found) if found <= MAX_ITEMS else None
-    try:
-        return items_needed(
-            discordance=discordance, difference=difference, is_guarded=True, max_items=MAX_ITEMS, **goal
-        )
-    except InsufficientData:
-        return None
+    n_items = items_wald_equivalence(**goal)
+    if n_items > EXACT_ITEMS:
+        return math.ceil(n_items) if n_items <= MAX_ITEMS else None
+    with suppress(InsufficientData):
+        return items_needed(**goal, is_guarded=True, max_items=MAX_ITEMS)
+    return None
 
 
 def forget() -> None:
-    """Drop everything that is kept from one analysis to the next, for measurements."""
+    """Clear the caches, for measurements."""
     _needed.cache_clear()
     forget_guard()
 
 
 def _needed_by_error(evidence: Evidence, rule: MetricRule, difference: float) -> int | None:
-    """From the standard error, in closed form: it falls with the square root of the items. A counted limit as 1 / n."""
+    """From the standard error, which falls as 1 / √n; from a counted limit, which falls as 1 / n."""
     one_sided, limit = is_one_sided(rule), evidence.provable_margin
     room = rule.margin - (-difference if one_sided else abs(difference))
     if room <= 0.0 or limit is None:
         return None
     if evidence.standard_error is None:
-        found = evidence.n_items * limit / room if limit < 1.0 else math.inf
+        n_items = evidence.n_items * limit / room if limit < 1.0 else math.inf
     else:
-        found = items_wald_equivalence(
+        n_items = items_wald_equivalence(
             discordance=evidence.n_items * evidence.standard_error**2 + difference**2,
             difference=difference,
             margin=rule.margin,
@@ -477,19 +474,18 @@ def _needed_by_error(evidence: Evidence, rule: MetricRule, difference: float) ->
             power=rule.power,
             is_one_sided=one_sided,
         )
-    return math.ceil(found) if found <= MAX_ITEMS else None
+    return math.ceil(n_items) if n_items <= MAX_ITEMS else None
 
 
-def _needed_by_bound(mean: BoundedMean, standard_error: float, rule: MetricRule, difference: float) -> int | None:
-    """Scores that prove the margin by Gaffke's bound with the rule's power, if more are as those seen.
+def _needed_by_bound(mean: BoundedMean, evidence: Evidence, rule: MetricRule, difference: float) -> int | None:
+    """Scores that prove the margin by Gaffke's bound with the rule's power, if more are like those seen.
 
-    The observed distribution is moved to a mean of 0 and multiplied; the true difference, and what its estimate may
-    miss, by `standard_error` at the scores seen, narrow the margin.
+    The true difference, and the error of its estimate, narrow the margin.
     """
     lower_taken, upper_taken = rule.sides
     is_split = lower_taken and upper_taken and not difference
     n_items = float(mean.counts @ mean.sizes)
-    missed = standard_error * normal_quantile(0.5 + rule.power / 2.0 if is_split else rule.power)
+    missed = (evidence.standard_error or 0.0) * normal_quantile(0.5 + rule.power / 2.0 if is_split else rule.power)
 
     def is_proven(factor: float) -> bool:
         room = rule.margin - missed / math.sqrt(factor)
@@ -518,9 +514,9 @@ class FamilyMember:
 
 
 def twins(samples: Iterable[tuple[MetricSpec, Sample]]) -> dict[str, MetricSpec]:
-    """Map each metric's id to the one that stands for all with the same scores on the same items.
+    """Map each metric's id to the first metric with the same scores on the same items.
 
-    A primary stands before others, a task's own metric before a group's, then the earlier row.
+    Primaries come first, then a task's own metric before a group's.
     """
     groups: dict[Hashable, list[MetricSpec]] = {}
     for spec, sample in samples:
@@ -535,17 +531,15 @@ def twins(samples: Iterable[tuple[MetricSpec, Sample]]) -> dict[str, MetricSpec]
 def adjusted(family: Sequence[FamilyMember], n_units: int, rng: np.random.Generator) -> tuple[dict[str, Evidence], int]:
     """Adjust the family's p-values: max-T, what it cannot carry by Holm, alpha shared by their numbers.
 
-    A block whose every hypothesis falls passes its share on to the other (Bretz et al. 2009).
-
-    Returns:
-        The evidence by metric id, and the number of sign patterns behind max-T.
+    A block whose every hypothesis falls passes its share on to the other (Bretz et al. 2009). Returned are the evidence
+    by metric id, and the number of sign patterns behind max-T.
     """
     means = _means(family)
-    others = [one for one in family if not isinstance(one.sample, MeanSample)]
-    found = max_t(_table(means, n_units), n_resamples=N_RESAMPLES, rng=rng) if len(means) > 1 else None
+    others = [member for member in family if not isinstance(member.sample, MeanSample)]
+    stepped = max_t(_table(means, n_units), n_resamples=N_RESAMPLES, rng=rng) if len(means) > 1 else None
     # alone a metric needs no adjustment: its p is its own test's
-    first = found.pvalues if found else np.array([one.evidence.pvalue for one in means])
-    second = holm([one.evidence.pvalue for one in others])
+    first = stepped.pvalues if stepped else np.array([member.evidence.pvalue for member in means])
+    second = holm([member.evidence.pvalue for member in others])
     total = first.size + second.size
 
     def weighted(block: FloatArray) -> FloatArray:
@@ -555,12 +549,14 @@ def adjusted(family: Sequence[FamilyMember], n_units: int, rng: np.random.Genera
         return np.asarray(np.minimum(weighted(block), np.maximum(block, weighted(other).max(initial=0.0))))
 
     pvalues = np.concatenate([passed_on(first, second), passed_on(second, first)])
-    checks = holm([one.evidence.pvalue for one in (*means, *others)])
+    checks = holm([member.evidence.pvalue for member in (*means, *others)])
     evidence = {
-        one.spec.id: replace(one.evidence, pvalue_adjusted=max(float(p), one.evidence.pvalue), pvalue_holm=float(check))
-        for one, p, check in zip((*means, *others), pvalues, checks, strict=True)
+        member.spec.id: replace(
+            member.evidence, pvalue_adjusted=max(float(p), member.evidence.pvalue), pvalue_holm=float(check)
+        )
+        for member, p, check in zip((*means, *others), pvalues, checks, strict=True)
     }
-    return evidence, found.n_resamples if found else 0
+    return evidence, stepped.n_resamples if stepped else 0
 
 
 def global_test(family: Sequence[FamilyMember], n_units: int, rng: np.random.Generator) -> GlobalTest | None:
@@ -568,22 +564,22 @@ def global_test(family: Sequence[FamilyMember], n_units: int, rng: np.random.Gen
     means = _means(family)
     if not means:
         return None
-    signs = np.array([1.0 if one.spec.higher_is_better else -1.0 for one in means])
-    sizes = [one.sample.n_items for one in means]
-    found = global_sign_flip(_table(means, n_units) * signs, n_items=sizes, n_resamples=N_RESAMPLES, rng=rng)
+    signs = np.array([1.0 if member.spec.higher_is_better else -1.0 for member in means])
+    sizes = [member.sample.n_items for member in means]
+    flips = global_sign_flip(_table(means, n_units) * signs, n_items=sizes, n_resamples=N_RESAMPLES, rng=rng)
     return GlobalTest(
-        n_metrics=len(means), difference=found.difference, pvalue=found.pvalue, n_resamples=found.n_resamples
+        n_metrics=len(means), difference=flips.difference, pvalue=flips.pvalue, n_resamples=flips.n_resamples
     )
 
 
 def _means(family: Sequence[FamilyMember]) -> list[FamilyMember]:
-    return [one for one in family if isinstance(one.sample, MeanSample)]
+    return [member for member in family if isinstance(member.sample, MeanSample)]
 
 
 def _table(means: Sequence[FamilyMember], n_units: int) -> FloatArray:
     columns = [
-        np.bincount(one.sample.unit, weights=one.sample.differences, minlength=n_units).astype(np.float64)
-        for one in means
-        if isinstance(one.sample, MeanSample)
+        np.bincount(member.sample.unit, weights=member.sample.differences, minlength=n_units).astype(np.float64)
+        for member in means
+        if isinstance(member.sample, MeanSample)
     ]
     return np.column_stack(columns) if columns else np.zeros((n_units, 0))

@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip(Pair):
-    """One answer whose score is another in the candidate."""
+    """An answer whose score changed in the candidate."""
 
     metric: str
     is_loss: bool
@@ -46,7 +46,7 @@ class Flip(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPair(Pair):
-    """Two generated texts, with how each of them leaks."""
+    """Two generated texts with their leaks."""
 
     leaks: tuple[tuple[LeakKind, ...], tuple[LeakKind, ...]]
 
@@ -69,14 +69,7 @@ class Flips:
 
 
 def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: str = "", limit: int = 20) -> TextPairs:
-    """List the generations whose texts differ without a flip.
-
-    Args:
-        leaks: list those of which a text leaks instead.
-
-    Raises:
-        InvalidValue: there is no such task.
-    """
+    """List generations with other texts and no flip, or with `leaks`; InvalidValue for an unknown task."""
     comparison = store.get(comparison_id)
     metrics = _deciding(comparison.plan, task)
     items = {
@@ -85,9 +78,9 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
         if item.kind is RequestKind.GENERATION and item.task in metrics
     }
     flipped = {
-        (one.position, one.repeat)
-        for one in store.flips(comparison.id, metrics={spec.key for spec in metrics.values()})
-        if one.position in items and metrics[items[one.position].task].key == one.metric
+        (flip.position, flip.repeat)
+        for flip in store.flips(comparison.id, metrics={spec.key for spec in metrics.values()})
+        if flip.position in items and metrics[items[flip.position].task].key == flip.metric
     }
     baseline: dict[Place, LeakTrace] = {}
     listed = []
@@ -104,7 +97,7 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
                 listed.append((leaks and both[0] == both[1], place, (other.text, trace.text), both))
     order = {name: number for number, name in enumerate(metrics)}
     # those in one arm alone first
-    listed.sort(key=lambda one: (one[0], order[items[one[1][0]].task], items[one[1][0]].doc_id, one[1][1]))
+    listed.sort(key=lambda entry: (entry[0], order[items[entry[1][0]].task], items[entry[1][0]].doc_id, entry[1][1]))
     tokens = _first_tokens(store, comparison.id)
     shown = (
         TextPair(
@@ -117,37 +110,33 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
 
 
 def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) -> Flips:
-    """List the flipped items of each task's deciding metric.
-
-    Raises:
-        InvalidValue: there is no such task.
-    """
+    """List the flips of each task's deciding metric; InvalidValue for an unknown task."""
     comparison = store.get(comparison_id)
     metrics = _deciding(comparison.plan, task)
     changed = list(store.flips(comparison.id, metrics={spec.key for spec in metrics.values()}))
-    items = {item.position: item for item in store.items(comparison.id, positions={one.position for one in changed})}
+    positions = {change.position for change in changed}
+    items = {item.position: item for item in store.items(comparison.id, positions=positions)}
     order = {name: number for number, name in enumerate(metrics)}
     flipped = []
-    for one in changed:
-        item = items[one.position]
+    for change in changed:
+        item = items[change.position]
         spec = metrics.get(item.task)
-        if spec is not None and spec.key == one.metric:
-            is_loss = change_of(one.baseline, one.candidate, spec) is Change.LOSS
-            flipped.append(((not is_loss, order[spec.task], item.doc_id, one.repeat), one, item, spec))
+        if spec is not None and spec.key == change.metric:
+            is_loss = change_of(change.baseline, change.candidate, spec) is Change.LOSS
+            flipped.append(((not is_loss, order[spec.task], item.doc_id, change.repeat), change, item, spec))
     flipped.sort(key=lambda entry: entry[0])
-    shown = flipped[:limit]
-    answers: dict[tuple[ArmName, Place], list[Answer]] = {}
-    for arm in ArmName:
-        for answer in store.answers(comparison.id, arm=arm, positions={one.position for _, one, *_ in shown}):
-            answers.setdefault((arm, (answer.position, answer.repeat)), []).append(answer)
-    tokens, found = _first_tokens(store, comparison.id), []
-    for rank, one, item, spec in shown:
-        off, on = (_text(item, answers.get((arm, (one.position, one.repeat)), ())) for arm in ArmName)
-        facts = _pair_facts(item, one.repeat, (off, on), tokens)
-        scores = one.baseline, one.candidate
-        found.append(Flip(metric=spec.id, is_loss=not rank[0], scores=scores, **facts))
-    n_losses = sum(not rank[0] for rank, *_ in flipped)
-    return Flips(n_losses=n_losses, n_gains=len(flipped) - n_losses, shown=tuple(found))
+    positions = {change.position for _, change, *_ in flipped[:limit]}
+    answers: dict[tuple[ArmName, int, int], list[Answer]] = {}
+    for answer in chain(*(store.answers(comparison.id, arm=arm, positions=positions) for arm in ArmName)):
+        answers.setdefault((answer.arm, answer.position, answer.repeat), []).append(answer)
+    tokens, shown = _first_tokens(store, comparison.id), []
+    for (is_gain, *_), change, item, spec in flipped[:limit]:
+        off, on = (_text(item, answers.get((arm, change.position, change.repeat), ())) for arm in ArmName)
+        facts = _pair_facts(item, change.repeat, (off, on), tokens)
+        scores = change.baseline, change.candidate
+        shown.append(Flip(metric=spec.id, is_loss=not is_gain, scores=scores, **facts))
+    n_losses = sum(not is_gain for (is_gain, *_), *_ in flipped)
+    return Flips(n_losses=n_losses, n_gains=len(flipped) - n_losses, shown=tuple(shown))
 
 
 def _pair_facts(
@@ -189,10 +178,9 @@ def _text(item: Item, answers: Sequence[Answer]) -> str:
 
 
 class Outcomes:
-    """Sees both arms' answers and scores, in any order, and tells each item's outcome at the end."""
+    """Collects both arms' answers and scores, in any order, into each item's outcome. `items` by position."""
 
     def __init__(self, items: Sequence[Item], metrics: Sequence[MetricSpec]) -> None:
-        """`items` by position."""
         self._items = items
         self._metrics = deciding_metrics(metrics)
         self._is_generation = [item.kind is RequestKind.GENERATION for item in items]
@@ -203,30 +191,27 @@ class Outcomes:
         self._values: dict[ArmName, dict[Place, float]] = {arm: {} for arm in ArmName}
 
     def add_answer(self, answer: Answer) -> None:
-        """Take note of an answer."""
         place, reply = (answer.position, answer.repeat), answer.reply
         self._asked.add(place)
         if self._is_generation[answer.position] and reply.text is not None and reply.status.is_answer:
             self._texts[answer.arm][place] = hash(reply.text), len(reply.text)
 
     def add_score(self, score: Score) -> None:
-        """Take note of a score, where its metric decides."""
         if score.metric == self._deciding[score.position]:
             self._values[score.arm][score.position, score.repeat] = score.value
 
     def passing(self, scores: Iterable[Score]) -> Iterator[Score]:
-        """Yield the scores as they come, each taken note of."""
+        """Add each score, and pass it on."""
         for score in scores:
             self.add_score(score)
             yield score
 
     def rows(self) -> Iterator[Outcome]:
-        """Yield the outcome of everything that was asked in an arm, in order of (position, repeat)."""
-        (texts, other_texts), (values, other_values) = self._texts.values(), self._values.values()
+        """Yield the outcomes in order of (position, repeat)."""
         for place in sorted(self._asked):
             item = self._items[place[0]]
-            one, other = texts.get(place), other_texts.get(place)
-            baseline, candidate = values.get(place), other_values.get(place)
+            off, on = (self._texts[arm].get(place) for arm in ArmName)
+            baseline, candidate = (self._values[arm].get(place) for arm in ArmName)
             yield Outcome(
                 position=place[0],
                 repeat=place[1],
@@ -236,13 +221,13 @@ class Outcomes:
                 change=change_of(baseline, candidate, self._metrics.get(item.task)),
                 baseline=baseline,
                 candidate=candidate,
-                different_text=one is not None and other is not None and one != other,
-                length=max(one[1] if one else 0, other[1] if other else 0),
+                different_text=None not in (off, on) and off != on,
+                length=max(text[1] if text else 0 for text in (off, on)),
             )
 
 
 def change_of(baseline: float | None, candidate: float | None, metric: MetricSpec | None) -> Change:
-    """Tell how the candidate's score stands to the baseline's."""
+    """Compare the candidate's score with the baseline's."""
     if baseline is None or candidate is None:
         return Change.UNKNOWN
     if baseline == candidate:
@@ -252,7 +237,7 @@ def change_of(baseline: float | None, candidate: float | None, metric: MetricSpe
 
 
 def have_outcomes(store: Store, comparison: Comparison) -> bool:
-    """Tell whether the comparison has outcomes; one that is finished without any, as an import, gets them now."""
+    """Check for outcomes; a finished comparison without any, as an import, gets them now."""
     if store.has_outcomes(comparison.id):
         return True
     if comparison.status is not ComparisonStatus.FINISHED:
@@ -263,11 +248,7 @@ def have_outcomes(store: Store, comparison: Comparison) -> bool:
 
 
 def outcomes_of(store: Store, comparison: Comparison, items: Sequence[Item]) -> Iterator[Outcome]:
-    """Return the outcomes of stored answers and scores, in order of (position, repeat).
-
-    Args:
-        items: by position.
-    """
+    """Compute outcomes from stored answers and scores. `items` by position."""
     outcomes = Outcomes(items, comparison.plan.metrics)
     for arm in ArmName:
         for answer in store.answers(comparison.id, arm=arm):

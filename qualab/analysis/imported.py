@@ -38,9 +38,9 @@ LEFT_OVER = {
 
 
 def import_caveats(imported: Imported) -> Iterator[Reason]:
-    """List notes for readers of the result, first those that may void it."""
-    first = [one for one in imported.findings if one.code is FindingCode.SAME_RUN]
-    yield from (Reason("finding", {"what": one.what}) for one in first)
+    """List notes for readers, first those that may void the result."""
+    first = [finding for finding in imported.findings if finding.code is FindingCode.SAME_RUN]
+    yield from (Reason("finding", {"what": finding.what}) for finding in first)
     yield Reason("runs-unchecked" if imported.is_of_store else "logs-unchecked")
     if imported.plan_hash:
         yield Reason("plan-adopted.changed" if imported.is_rule_changed else "plan-adopted")
@@ -49,7 +49,7 @@ def import_caveats(imported: Imported) -> Iterator[Reason]:
     if imported.leaves_unasked and any(join.only_baseline or join.only_candidate for join in imported.joins):
         yield Reason("unasked-left-out")
     yield from (note for join in imported.joins if (note := _join_note(join, imported.allowed)))
-    for finding in (one for one in imported.findings if one not in first):
+    for finding in (finding for finding in imported.findings if finding not in first):
         yield Reason("finding.allowed" if finding.is_allowed else "finding", {"what": finding.what})
 
 
@@ -64,7 +64,7 @@ def _join_note(join: TaskJoin, allowed: Sequence[FindingCode]) -> Reason | None:
 
 
 def aggregate_of(kind: MetricKind, values: Sequence[Any]) -> float | None:
-    """Add up scores in the order of their documents, as lm-eval does; None without a way to."""
+    """Add up scores in document order, as lm-eval does; None without a way to."""
     if kind is MetricKind.LIST_MEAN:
         values = [part for value in values for part in value]
     if kind is MetricKind.OTHER or not values:
@@ -79,23 +79,23 @@ def _macro_f1(pairs: Sequence[Any]) -> float:
     numbers_first = sorted(
         true.keys() | given.keys(), key=lambda label: (True, label) if isinstance(label, str) else (False, label or 0)
     )
-    return float(np.mean([2 * right[one] / (true[one] + given[one]) for one in numbers_first]))
+    return float(np.mean([2 * right[label] / (true[label] + given[label]) for label in numbers_first]))
 
 
 def group_mean(values: Mapping[str, float], sizes: Mapping[str, int], *, by_size: bool) -> float:
-    """Add up a group's members, as lm-eval does."""
+    """Average a group's members as lm-eval does."""
     weights = {name: sizes[name] if by_size else 1 for name in values}
     return sum([value * weights[name] for name, value in values.items()]) / sum(weights.values())
 
 
 class ImportedTasks:
-    """`qualab.model.ports.ScoredTasks` of an imported comparison."""
+    """`ScoredTasks` of an imported comparison."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """Add means, lists, macro-F1 and groups up, bit by bit as lm-eval does; other metrics are left out."""
+        """Add up means, lists, macro-F1 and groups as lm-eval does; other metrics are left out."""
         totals: dict[str, dict[str, float]] = {}
         for spec in self._plan.metrics:
             if not spec.members:
@@ -111,15 +111,13 @@ class ImportedTasks:
         return totals
 
     def score(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: answers of an imported comparison are scored by its logs; `qualab rescore` loads the tasks."""
         raise UsageError("This comparison was imported: its tasks are not loaded", hint="Use qualab rescore")
 
 
 class ScoresAlone:
-    """`qualab.model.ports.Stored`: these scores, and the rest from a store where there is one."""
+    """`Stored` with these scores, in order of arm, position, repeat and metric; the rest is the store's, if any."""
 
     def __init__(self, scores: Sequence[Score], store: Store | None = None) -> None:
-        """`scores` in order of arm, position, repeat and metric."""
         self._scores = scores
         self._store = store
 

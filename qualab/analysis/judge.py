@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qualab.analysis.endings import odd_endings
-from qualab.analysis.evidence import Pairs, pairs_of, with_items_needed
+from qualab.analysis.evidence import Pairs, is_equivalent, pairs_of, with_items_needed
 from qualab.analysis.missing import too_many_missing
 from qualab.analysis.ruling import (
     MAX_ITEMS,
@@ -19,7 +19,6 @@ from qualab.analysis.ruling import (
     is_changed,
     is_one_sided,
     is_out_of_reach,
-    proves_margin,
     ruling,
 )
 from qualab.analysis.samples import Sample
@@ -39,8 +38,6 @@ from qualab.model.reason import Reason, of
 
 
 class Judgement(NamedTuple):
-    """A metric's verdict with its reason."""
-
     verdict: Verdict
     reason: Reason
     evidence: Evidence | None = None
@@ -63,13 +60,12 @@ def judge(
     """Judge one metric.
 
     Args:
-        policies: those of missing answers; empty where none is missing.
-        pairs: those of the evidence, for the items needed of scores and clusters.
-        missing_cost: what missing answers cost; None where none is missing.
+        policies: results by way of treating missing answers; empty where none is missing.
+        pairs: the evidence's, for the items needed of scores and clusters.
     """
     if evidence is None:
         return NO_PAIRS
-    proven = is_equivalent(evidence, rule) and all(one.is_equivalent for one in policies)
+    proven = is_equivalent(evidence, rule) and all(policy.is_equivalent for policy in policies)
     verdict = ruling(evidence, rule, is_proven=proven)
     if verdict is Verdict.INCONCLUSIVE:
         return leave_open(evidence, policies, rule, pairs, missing_cost)
@@ -86,9 +82,9 @@ def leave_open(
     pairs: Pairs | None = None,
     missing_cost: Reason | None = None,
 ) -> Judgement:
-    """Say what a metric lacks whose objective is not proven: items, or answers."""
+    """Say what an unproven metric lacks: items, or answers."""
     sized = with_items_needed(evidence, rule, pairs)
-    dissent = next((one for one in policies if not one.is_equivalent), None)
+    dissent = next((policy for policy in policies if not policy.is_equivalent), None)
     if dissent is None or not is_equivalent(evidence, rule):
         reason = _still_needed(sized, rule)
     elif missing_cost is None:
@@ -99,7 +95,7 @@ def leave_open(
 
 
 def change_inside(evidence: Evidence, rule: MetricRule) -> Reason:
-    """Word the real loss or gain of a metric that proves the objective, with its 1 − 2 alpha interval."""
+    """Word a real loss or gain inside the margin, with its 1 − 2 alpha interval."""
     interval = evidence.equivalence_interval
     assert interval is not None  # nothing is proven without one
     low, high = (interval.low, interval.high) if evidence.difference > 0.0 else (-interval.high, -interval.low)
@@ -107,12 +103,6 @@ def change_inside(evidence: Evidence, rule: MetricRule) -> Reason:
     if (evidence.difference > 0.0) == rule.higher_is_better:
         return Reason("gain.real" if is_one_sided(rule) else "gain.inside", values)
     return Reason("loss.inside", values)
-
-
-def is_equivalent(evidence: Evidence, rule: MetricRule) -> bool:
-    """Tell whether the complete pairs prove the objective: the interval and the exact guard agree."""
-    pvalues = evidence.pvalue_equivalence, evidence.pvalue_equivalence_exact
-    return proves_margin(rule, evidence.equivalence_interval, *pvalues)
 
 
 def policy_results(
@@ -123,11 +113,7 @@ def policy_results(
     n_lost: int | None = None,
     policies: Sequence[MissingPolicy] = FILLING,
 ) -> Iterator[PolicyResult]:
-    """Return what ways of treating missing answers say about the objective, one after the other.
-
-    Args:
-        n_lost: pairs without an answer that the worst cases take as lost; None takes all.
-    """
+    """Yield what each way of treating missing answers says; `n_lost` None takes all as lost."""
     for policy in policies:
         filled = sample.under(policy, right=1.0 if rule.higher_is_better else 0.0, n_lost=n_lost)
         bounds = pairs_of(filled).bounds(rule, rng(policy))
@@ -135,7 +121,7 @@ def policy_results(
             policy=policy,
             difference=bounds.difference,
             interval=bounds.intervals[0],
-            is_equivalent=bounds.prove(rule),
+            is_equivalent=is_equivalent(bounds, rule),
         )
 
 
@@ -196,7 +182,7 @@ def items_about(needed: int | None, over: ItemsRange | None) -> Reason:
 def _items_prove(evidence: Evidence, rule: DecisionRule, margin: float) -> Reason:
     code, values = "items-prove", {"n": evidence.n_items}
     if evidence.n_clusters != evidence.n_items:
-        code, values = "scores-prove", {"n": evidence.n_items, "n_clusters": evidence.n_clusters}
+        code, values = "scores-prove", {**values, "n_clusters": evidence.n_clusters}
     if margin >= 1.0:
         return Reason(f"{code}.nothing", values)
     return Reason(code, {**values, "bounds": bounds_of(rule, margin)})
@@ -212,18 +198,14 @@ def conclude(
     treatment: Treatment | None = None,
     remedy: str = "",
 ) -> tuple[Verdict, tuple[Reason, ...]]:
-    """Return the comparison's verdict with its reasons, the weightiest first.
-
-    Args:
-        remedy: the command that asks again for missing answers; empty where none helps.
-    """
+    """Return the comparison's verdict with its reasons, the weightiest first."""
     troubles = treatment.troubles if treatment else ()
     if broken := [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]:
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
-    found = suite.global_test if suite else None
-    if found and found.n_metrics > 1 and found.pvalue <= plan.rule.alpha and found.difference < 0.0:
-        values = {"n": found.n_metrics, "loss": -found.difference, "p": found.pvalue}
+    test = suite.global_test if suite else None
+    if test and test.n_metrics > 1 and test.pvalue <= plan.rule.alpha and test.difference < 0.0:
+        values = {"n": test.n_metrics, "loss": -test.difference, "p": test.pvalue}
         reasons = (*reasons, Reason("worse-everywhere", values))
     return verdict, reasons
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from qualab.analysis.evidence import Pairs, pairs_of, with_zero
+from qualab.analysis.evidence import Pairs, is_equivalent, pairs_of, with_zero
 from qualab.analysis.judge import NO_PAIRS, Judgement, change_inside, leave_open, policy_results
 from qualab.analysis.missing import lost_pairs, missing_summary
 from qualab.analysis.ruling import PROVEN, bounds_of, is_changed, is_one_sided
@@ -36,7 +36,7 @@ LEAST_SHOWN = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookData:
-    """The answers so far, and what was decided on fewer of them."""
+    """The answers so far, and the looks before."""
 
     plan: Plan
     looks: LookPlan
@@ -53,21 +53,17 @@ def take_look(data: LookData, *, n_items: int, input_hash: str) -> Look:
     metrics = tuple(_look_at(spec, data) for spec in data.plan.primaries)
     decisions = [metric.decision for metric in metrics]
     # harm to one metric stops a run; otherwise it goes on until every metric is settled
-    if LookDecision.HARM in decisions:
-        decision = LookDecision.HARM
-    elif not decisions or LookDecision.CONTINUE in decisions:
-        decision = LookDecision.CONTINUE
-    else:
-        decision = LookDecision.IMPROVEMENT if LookDecision.IMPROVEMENT in decisions else LookDecision.PROVEN
+    order = LookDecision.HARM, LookDecision.CONTINUE, LookDecision.IMPROVEMENT, LookDecision.PROVEN
+    decision = next((choice for choice in order if choice in decisions), LookDecision.CONTINUE)
     return Look(number=data.number, n_items=n_items, input_hash=input_hash, metrics=metrics, decision=decision)
 
 
 def _history(metric: str, looks: Sequence[Look]) -> tuple[float, ...]:
-    return tuple(sorted({one.fraction for one in _looks_at(metric, looks) if one.fraction > 0.0}))
+    return tuple(sorted({look.fraction for look in _looks_at(metric, looks) if look.fraction > 0.0}))
 
 
 def _looks_at(metric: str, looks: Sequence[Look]) -> list[MetricLook]:
-    return [one for look in looks for one in look.metrics if one.metric == metric]
+    return [own for look in looks for own in look.metrics if own.metric == metric]
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +73,7 @@ def boundary_of(fractions: tuple[float, ...], alpha: float) -> float:
 
 
 def level_of(fractions: tuple[float, ...], alpha: float) -> float:
-    """Return the one-sided level of a test at the last of these looks; alpha where there was none."""
+    """Return the one-sided level of the last of these looks; alpha without one."""
     return normal_sf(boundary_of(fractions, alpha)) if fractions else alpha
 
 
@@ -97,13 +93,8 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
     is_last = data.number == data.looks.n_looks
     fraction = 1.0 if is_last else max(so_far, n_pairs / max(1, n_planned))
     last = next(iter(_looks_at(spec.id, data.before[-1:])), None)
-    unchanged = MetricLook(
-        metric=spec.id,
-        n_pairs=n_pairs,
-        fraction=fraction,
-        decision=last.decision if last else LookDecision.CONTINUE,
-        decided_at=last.decided_at if last else None,
-    )
+    decision, decided_at = (last.decision, last.decided_at) if last else (LookDecision.CONTINUE, None)
+    unchanged = MetricLook(metric=spec.id, n_pairs=n_pairs, fraction=fraction, decision=decision, decided_at=decided_at)
     sample = sample_of(members, data.scores, data.layout, plan)
     if fraction > so_far and n_pairs and not isinstance(sample, Reason):
         return _tested(spec, sample, (*fractions, fraction), data, unchanged)
@@ -113,7 +104,7 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
 def _tested(
     spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData, unchanged: MetricLook
 ) -> MetricLook:
-    """The tests at this look's boundaries. A small loss or gain goes on, so that it can be proven inside the margin."""
+    """Test at this look's boundaries. A small change goes on, so that it can be proven inside the margin."""
     rule, name = data.plan.rule_for(spec), f"look {data.number} {spec.id}"
     level, of_harm = level_of(fractions, rule.alpha), harm_alpha(data.plan, data.looks)
     at_level = replace(rule, alpha=max(level, LEAST_SHOWN))
@@ -124,7 +115,7 @@ def _tested(
     is_changed = min(loss, gain) <= level_of(fractions, of_harm)
     was_proven = unchanged.decision is LookDecision.PROVEN
     is_final = fractions[-1] >= 1.0 and not was_proven
-    is_proven = level >= LEAST_LEVEL and bounds.prove(at_level) and _all_agree(spec, sample, at_level, data)
+    is_proven = level >= LEAST_LEVEL and is_equivalent(bounds, at_level) and _all_agree(spec, sample, at_level, data)
     decision = LookDecision.CONTINUE
     if is_proven and not (is_changed and rule.strict):
         decision = LookDecision.PROVEN
@@ -158,15 +149,11 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookDat
     summary = missing_summary(data.plan, data.scores, data.layout, data.streams.rng(f"{name} missing"))
     n_lost = lost_pairs(data.plan.rule, missing, summary)
     results = policy_results(sample, rule, lambda policy: data.streams.rng(f"{name} {spec.id} {policy}"), n_lost=n_lost)
-    return all(one.is_equivalent for one in results)
+    return all(result.is_equivalent for result in results)
 
 
 def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> LooksTaken | None:
-    """Summarize a run with looks; None where the plan has none.
-
-    Args:
-        items: all that were planned.
-    """
+    """Summarize a run with looks (`items` as planned); None where the plan has none."""
     if plan.looks is None:
         return None
     n_asked = looks[-1].n_items if looks else len(items)
@@ -180,14 +167,14 @@ def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> Loo
 
 
 def levels_at(metric: str, alpha: float, looks: Sequence[Look]) -> tuple[float, float]:
-    """Return the levels of the last look's boundaries, of the inner and the outer interval."""
+    """Return the last look's levels of the inner and the outer interval."""
     fractions = _history(metric, looks)
     return max(LEAST_SHOWN, level_of(fractions, alpha)), max(LEAST_SHOWN, level_of(fractions, alpha / 2.0))
 
 
 def pvalue_at(metric: str, looks: Sequence[Look]) -> float:
-    """Return the p-value over all looks and primaries, which takes the place of the family's."""
-    pvalues = [one.pvalue_adjusted for one in _looks_at(metric, looks) if one.pvalue_adjusted is not None]
+    """Return the p-value over all looks and primaries, in place of the family's."""
+    pvalues = [look.pvalue_adjusted for look in _looks_at(metric, looks) if look.pvalue_adjusted is not None]
     return pvalues[-1] if pvalues else 1.0
 
 
@@ -201,11 +188,7 @@ def judge_at(
     pairs: Pairs | None = None,
     missing_cost: Reason | None = None,
 ) -> Judgement:
-    """Judge a primary metric: by what the looks decided, and nothing else.
-
-    Args:
-        rule: the plan's, at its own alpha.
-    """
+    """Judge a primary metric by what the looks decided. `rule` is the plan's, at its own alpha."""
     steps = _looks_at(metric, looks.looks)
     if evidence is None or not steps:
         return NO_PAIRS._replace(evidence=evidence)

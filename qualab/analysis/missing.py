@@ -22,9 +22,9 @@ _HAIR = 1e-9
 
 
 def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummary) -> int | None:
-    """How many pairs without an answer the worst cases take as lost; None takes all.
+    """Count the pairs without an answer that the worst cases take as lost; None is all.
 
-    All where the arms' missing shares differ, in this metric or over all: these answers are not missing at random.
+    All where the arms' missing shares differ: these answers are not missing at random.
     """
     off, on = missing.either - missing.candidate, missing.either - missing.baseline
     if rule.missing_lost is None or min(summary.pvalue, paired_pvalue(off, on)) <= rule.alpha:
@@ -33,12 +33,12 @@ def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummar
 
 
 def tipping_point(proves: Callable[[int], bool], most: int) -> int:
-    """The most pairs of `most` that may be lost with the objective still proven, where all of them may not."""
+    """Find the most pairs that may be lost with the objective still proven, fewer than `most`."""
     return bisect_left(range(1, most), True, key=lambda n_lost: not proves(n_lost))
 
 
 def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
-    """The command that asks again for missing answers; empty where asking again is not possible or does not help."""
+    """Return the command that asks again for missing answers; empty where that cannot help."""
     failed = any(AnswerStatus(status).is_failure for arm in arms for status in arm.statuses)
     if not failed or comparison.plan.imported or comparison.plan.looks:
         return ""
@@ -46,7 +46,7 @@ def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
 
 
 def missing_cost(row: MetricResult, plan: Plan, remedy: str) -> Reason:
-    """What a metric's missing answers cost, how many of them may be lost, and what to do."""
+    """Word what a metric's missing answers cost, and what to do."""
     n_missing, at_worst = row.n_missing, row.n_missing if row.n_lost is None else row.n_lost
     bounds = bounds_of(replace(plan.rule, margin=at_worst / asked_of(row, plan)))
     cost = Reason("missing-cost", {"n": n_missing, "bounds": bounds})
@@ -56,12 +56,12 @@ def missing_cost(row: MetricResult, plan: Plan, remedy: str) -> Reason:
 
 
 def asked_of(row: MetricResult, plan: Plan) -> int:
-    """Pairs of answers that a metric's tests expect."""
+    """Return the pairs of answers that a metric's tests expect."""
     return max(1, row.n_items * plan.sampling.repeats - row.n_left_out)
 
 
 def too_many_missing(plan: Plan, rows: Sequence[MetricResult], remedy: str) -> Iterator[Reason]:
-    """Name each metric with more pairs without an answer than the plan allows."""
+    """Name each metric with more missing pairs than the plan allows."""
     for row in rows:
         n_asked = asked_of(row, plan)
         margin = plan.rule.margin if row.margin is None else row.margin
@@ -80,13 +80,9 @@ def missing_summary(
     unanswered: Unanswered | None = None,
     left_out: Set[tuple[int, int]] = frozenset(),
 ) -> MissingSummary:
-    """Answers without any score, by arm, and a paired test of the arms' rates. `layout` is without those left out."""
-    off, on = (
-        np.array(
-            [key not in scores.answered[arm] for places in layout.tasks.values() for key in places.keys], dtype=np.bool_
-        )
-        for arm in ArmName
-    )
+    """Count answers without any score, by arm, and compare the arms. `layout` is without `left_out`."""
+    keys = [key for places in layout.tasks.values() for key in places.keys]
+    off, on = (np.array([key not in scores.answered[arm] for key in keys], dtype=np.bool_) for arm in ArmName)
     items = np.concatenate([places.numbers for places in layout.tasks.values()]) // plan.sampling.repeats
     return MissingSummary(
         n_asked=off.size,
@@ -113,16 +109,16 @@ def _by_status(unanswered: Unanswered) -> Iterator[StatusMissing]:
 
 
 def missing_caveats(found: MissingSummary, rows: Sequence[MetricResult], rule: DecisionRule) -> Iterator[Reason]:
-    """Says where the arms differ in what they leave out, what is left out, and what the worst case takes as lost."""
+    """Say where the arms differ in what they leave out, what is left out, and what is taken as lost."""
     if found.pvalue <= rule.alpha:
         arm = ArmName.CANDIDATE if found.candidate_only > found.baseline_only else ArmName.BASELINE
         numbers = {"n_baseline": found.baseline_only, "n_candidate": found.candidate_only, "p": found.pvalue}
         yield Reason("left-more", {"arm": arm, **numbers})
-    for one in found.by_status:
-        pvalue = min(1.0, one.pvalue * len(found.by_status))
+    for status in found.by_status:
+        pvalue = min(1.0, status.pvalue * len(found.by_status))
         if pvalue <= rule.alpha:
-            numbers = {"n_baseline": one.baseline_only, "n_candidate": one.candidate_only, "p": pvalue}
-            yield Reason("status-differs", {"status": one.status, **numbers})
+            numbers = {"n_baseline": status.baseline_only, "n_candidate": status.candidate_only, "p": pvalue}
+            yield Reason("status-differs", {"status": status.status, **numbers})
     if found.left_out:
         yield Reason("left-out", {"n": found.left_out})
     missing = [row for row in rows if row.n_missing]

@@ -50,44 +50,30 @@ Texts = Mapping[Place, str]
 
 
 def differing(
-    store: Stored,
-    comparison: Comparison,
-    tasks: ScoredTasks,
-    items: Sequence[Item],
-    *,
-    scores: Scores,
-    layout: Layout,
+    store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item], *, scores: Scores, layout: Layout
 ) -> tuple[NoiseFloor | None, RepeatSummary | None]:
-    """Return the noise floor, and what repeats show; None where that was not asked.
-
-    Args:
-        items: those that were asked, by position.
-    """
+    """Return the noise floor and the spread of repeats, where planned. `items`: those asked, by position."""
     plan, noise = comparison.plan, comparison.plan.noise_floor
     repeats = _repeat_summary(plan, scores, layout)
     if noise is None:
         return None, repeats
-    runs: list[Scores] = []
-    texts: list[Texts] = []
-    n_answered = 0
-    for number in range(1, noise.runs + 1):
-        own, n_own = generated_texts(store, comparison.id, items, ArmName.BASELINE, run=number)
-        answers = store.answers(comparison.id, arm=ArmName.BASELINE, run=number)
-        runs.append(read_scores(scores_of(answers, tasks, items), items))
-        texts.append(own)
-        n_answered += n_own
+    numbers = range(1, noise.runs + 1)
+    answers = (store.answers(comparison.id, arm=ArmName.BASELINE, run=number) for number in numbers)
+    runs = [read_scores(scores_of(own, tasks, items), items) for own in answers]
+    again = [generated_texts(store, comparison.id, items, ArmName.BASELINE, run=number) for number in numbers]
     baseline, candidate = (generated_texts(store, comparison.id, items, arm)[0] for arm in ArmName)
-    shared = sorted(baseline.keys() & candidate.keys() & texts[0].keys())
+    first = again[0][0]
+    shared = sorted(baseline.keys() & candidate.keys() & first.keys())
     generating = {task.name for task in plan.tasks if task.kind is RequestKind.GENERATION}
     pooled = ((spec.id, plan.members_of(spec)) for spec in plan.metrics)
     floor = NoiseFloor(
         n_runs=noise.runs,
         concurrency=noise.concurrency,
         n_asked=n_requests(generations(items), plan.sampling) * noise.runs,
-        n_answered=n_answered,
-        baseline=_compared(baseline, texts[0], shared),
+        n_answered=sum(n_own for _, n_own in again),
+        baseline=_compared(baseline, first, shared),
         candidate=_compared(baseline, candidate, shared),
-        odd_texts=_odd(baseline, texts[0], candidate, shared),
+        odd_texts=_odd(baseline, first, candidate, shared),
         metrics=tuple(
             _of_metric(name, members, runs, scores, layout)
             for name, members in pooled
@@ -115,7 +101,7 @@ def _compared(one: Texts, other: Texts, keys: Sequence[Place]) -> TextsCompared 
 def _odd(
     one: Mapping[Place, object], again: Mapping[Place, object], candidate: Mapping[Place, object], keys: Sequence[Place]
 ) -> OddOneOut | None:
-    """Items are independent of each other, their repeats are not: the first repeat stands for its item."""
+    """The first repeat stands for its item: repeats are not independent."""
     firsts = [key for key in keys if key[1] == 0]
     if not firsts:
         return None
@@ -166,7 +152,8 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
             values = [[float(column[key]) for key in item] for item in items if all(key in column for key in item)]
             table = np.array(values, dtype=np.float64).reshape(len(values), k)
             is_binary = bool(np.all((table == 0.0) | (table == 1.0)))
-            found = variance_components(table) if len(table) > 1 else None
+            components = variance_components(table) if len(table) > 1 else None
+            names = ("variance_between", "variance_within", "icc", "icc_mean")
             rows.append(
                 RepeatNoise(
                     metric=spec.id,
@@ -174,10 +161,7 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
                     n_items=len(table),
                     n_repeats=k,
                     flip_rate=disagreement(values) if values and is_binary else None,
-                    variance_between=found.variance_between if found else None,
-                    variance_within=found.variance_within if found else None,
-                    icc=found.icc if found else None,
-                    icc_mean=found.icc_mean if found else None,
+                    **{name: getattr(components, name, None) for name in names},
                 )
             )
     return RepeatSummary(metrics=tuple(rows))
@@ -186,27 +170,23 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
 def generated_texts(
     store: Stored, comparison_id: str, items: Sequence[Item], arm: ArmName, *, run: int = 0
 ) -> tuple[dict[tuple[int, int], str], int]:
-    """Return texts by position and repeat, and how many requests of any kind were answered.
-
-    Args:
-        items: by position.
-    """
-    answered = [one for one in store.answers(comparison_id, arm=arm, run=run) if one.reply.status.is_answer]
+    """Return texts by position and repeat, and the number of answers of any kind. `items` by position."""
+    answered = [answer for answer in store.answers(comparison_id, arm=arm, run=run) if answer.reply.status.is_answer]
     texts = {
-        (one.position, one.repeat): one.reply.text or ""
-        for one in answered
-        if items[one.position].kind is RequestKind.GENERATION
+        (answer.position, answer.repeat): answer.reply.text or ""
+        for answer in answered
+        if items[answer.position].kind is RequestKind.GENERATION
     }
     return texts, len(answered)
 
 
 def first_token_summary(observations: Sequence[Observation]) -> FirstTokenSummary | None:
-    """Summarize where texts begin to differ, as last seen; None where nothing was."""
+    """Summarize where texts begin to differ; None where that was not looked at."""
     seen = first_tokens_seen(observations)
     if seen is None:
         return None
-    arms = {one.task: one for one in seen.tasks if one.pairs is PairKind.ARMS}
-    noise = {one.task: one for one in seen.tasks if one.pairs is PairKind.NOISE}
+    arms = {task_tokens.task: task_tokens for task_tokens in seen.tasks if task_tokens.pairs is PairKind.ARMS}
+    noise = {task_tokens.task: task_tokens for task_tokens in seen.tasks if task_tokens.pairs is PairKind.NOISE}
     return FirstTokenSummary(
         by=seen.by,
         lack=seen.lack,
@@ -216,20 +196,20 @@ def first_token_summary(observations: Sequence[Observation]) -> FirstTokenSummar
             TaskTokens(
                 task=task,
                 baseline=_tokens_compared([noise[task]]) if task in noise else None,
-                candidate=_tokens_compared([one]),
+                candidate=_tokens_compared([task_tokens]),
             )
-            for task, one in arms.items()
+            for task, task_tokens in arms.items()
         ),
     )
 
 
 def _tokens_compared(tasks: Sequence[FirstTokens]) -> TokensCompared:
-    """Over tasks: each pair that was tokenized stands for as many of its task as were left out for it."""
-    known = [(token, Fraction(one.n_differ, len(one.places))) for one in tasks for *_, token in one.places]
+    """Each tokenized pair stands for as many of its task as were left out for it."""
+    known = [(token, Fraction(task.n_differ, len(task.places))) for task in tasks for *_, token in task.places]
     different = [(token, weight) for token, weight in known if token is not None]
     tokens, weights = [token for token, _ in different], [weight for _, weight in different]
     return TokensCompared(
-        n_differ=sum(one.n_differ for one in tasks),
+        n_differ=sum(task.n_differ for task in tasks),
         n_tokenized=len(known),
         n_same_tokens=len(known) - len(different),
         first_difference=weighted_median(tokens, weights) if tokens else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.model.comparison import Evidence, IntervalOf, MetricResult
+from qualab.model.comparison import Evidence, MetricResult
 from qualab.model.names import Objective, Verdict
 from qualab.model.plan import DecisionRule, MetricRule
 from qualab.model.reason import Reason, of
@@ -22,42 +22,29 @@ MAX_ITEMS = 200_000
 
 
 def is_one_sided(rule: DecisionRule) -> bool:
-    """Tell whether a loss alone has to be ruled out."""
+    """Check that a loss alone has to be ruled out."""
     return rule.objective is Objective.NON_INFERIORITY
 
 
 def bounds_of(rule: DecisionRule, margin: float | None = None) -> Reason:
-    """Word the rule's margin, or one that is proven, as both sides or as a loss."""
+    """Word the rule's margin, or a proven one, as both sides or as a loss."""
     code = "margin.loss" if is_one_sided(rule) else "margin.both"
     return Reason(code, {"margin": rule.margin}) if margin is None else Reason(f"{code}.proven", {"margin": margin})
 
 
 def is_out_of_reach(evidence: Evidence, rule: MetricRule) -> bool:
-    """Tell whether no number of items proves the margin at the observed difference."""
+    """Check that no number of items proves the margin at the observed difference."""
     lower, upper = rule.sides
     return (lower and evidence.difference <= -rule.margin) or (upper and evidence.difference >= rule.margin)
 
 
-def proves_margin(rule: MetricRule, interval: IntervalOf | None, *pvalues: float | None) -> bool:
-    """Tell whether the 1 − 2 alpha interval keeps within the margin, and the tests at the margin agree."""
-    return (
-        interval is not None
-        and rule.larger(-interval.low, interval.high) < rule.margin
-        and all(p is None or p <= rule.alpha for p in pvalues)
-    )
-
-
 def is_changed(evidence: Evidence, rule: DecisionRule) -> bool:
-    """Tell whether the adjusted p-value shows a loss or a gain, of whatever size."""
+    """Check that the adjusted p-value shows a loss or gain, of whatever size."""
     return evidence.pvalue_adjusted <= rule.alpha and evidence.difference != 0.0
 
 
 def ruling(evidence: Evidence, rule: MetricRule, *, is_proven: bool) -> Verdict:
-    """Return a metric's verdict.
-
-    Args:
-        is_proven: whether intervals, tests and missing-answer policies all prove the objective.
-    """
+    """Return a metric's verdict. `is_proven`: intervals, tests and missing-answer policies all agree."""
     changed = is_changed(evidence, rule)
     if is_proven and not (changed and rule.strict):
         return PROVEN[rule.objective]
@@ -67,14 +54,14 @@ def ruling(evidence: Evidence, rule: MetricRule, *, is_proven: bool) -> Verdict:
 
 
 def changes_inside(rows: Sequence[MetricResult], rule: DecisionRule) -> list[MetricResult]:
-    """List the metrics that prove the objective with a real loss or gain, primaries first."""
+    """List the metrics proven with a real loss or gain, primaries first."""
     proven = (row for row in rows if row.verdict is PROVEN[rule.objective] and not row.equals)
     changed = [row for row in proven if row.evidence and is_changed(row.evidence, rule)]
     return sorted(changed, key=lambda row: not row.is_primary)
 
 
 def suspicions(rows: Sequence[MetricResult]) -> Iterator[Reason]:
-    """Name each primary metric with values of a broken scorer: both arms at 0, at 1, or below what guessing gets."""
+    """Name each primary metric whose values a broken scorer would give."""
     for row in rows:
         if row.is_primary and row.baseline is not None and row.candidate is not None:
             if row.baseline == row.candidate == 0.0:

@@ -22,7 +22,7 @@ from qualab.stats.checks import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Random streams by name, all from one seed: adding a metric moves no other's."""
+    """Random streams by name from one seed: adding a metric moves no other's."""
 
     seed: int
 
@@ -40,17 +40,15 @@ Column = dict[Place, Any]
 
 @dataclass(slots=True)
 class Scores:
-    """All scores of a comparison, by task and metric, and the hash of what was read."""
+    """Scores by task, metric and arm, and the hash of what was read."""
 
     columns: dict[tuple[str, str, ArmName], Column] = field(default_factory=dict)
     answered: dict[ArmName, set[Place]] = field(default_factory=lambda: {arm: set() for arm in ArmName})
     digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, score: Score, task: str) -> None:
-        value, place, key = raw_value(score), (score.position, score.repeat), (task, score.metric, score.arm)
-        if key not in self.columns:
-            self.columns[key] = {}
-        self.columns[key][place] = value
+        value, place = raw_value(score), (score.position, score.repeat)
+        self.columns.setdefault((task, score.metric, score.arm), {})[place] = value
         self.answered[score.arm].add(place)
         self.digest.update(f"{task}\0{score.metric}\0{score.arm.value}\0{place}\0{value!r}\n".encode())
 
@@ -58,7 +56,7 @@ class Scores:
         return self.columns.get((task, metric, arm), {})
 
     def n_changed(self, places: Set[Place]) -> int:
-        """Items at these places with another score in the candidate, in whatever metric."""
+        """Count the items at these places with another score in any metric."""
         changed: set[int] = set()
         for (task, metric, arm), own in self.columns.items():
             if arm is ArmName.BASELINE:
@@ -68,7 +66,7 @@ class Scores:
 
 
 def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:
-    """The stored scores by task and metric. `items` by position."""
+    """Read stored scores. `items` by position."""
     scores = Scores()
     for score in stored:
         scores.add(score, items[score.position].task)
@@ -77,7 +75,7 @@ def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Places:
-    """One task's expected answers, in the order of its documents: the random order of asking leaves no trace."""
+    """One task's expected answers, in document order: the random order of asking leaves no trace."""
 
     keys: list[Place]
     numbers: IntArray
@@ -88,14 +86,12 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """All expected answers."""
-
     tasks: dict[str, Places]
     n_units: int
 
 
 def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Place] = frozenset()) -> Layout:
-    """Where the plan expects answers, from the items' clusters; without those that are left out."""
+    """Lay out where the plan expects answers."""
     by_task: dict[str, list[Item]] = {task.name: [] for task in plan.tasks}
     for item in items:
         by_task.setdefault(item.task, []).append(item)
@@ -117,7 +113,7 @@ def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Place] = froze
 
 
 def scores_hash(scores: Scores, layout: Layout) -> Any:
-    """SHA-256 of the scores as they were read and of where answers were expected; more may be added to it."""
+    """Return a SHA-256 of scores and layout, to which more may be added."""
     digest = scores.digest.copy()
     for task, places in layout.tasks.items():
         digest.update(f"{task}\0{places.keys}\0{places.units.tolist()}\n".encode())
@@ -127,7 +123,7 @@ def scores_hash(scores: Scores, layout: Layout) -> Any:
 def input_hash(
     scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary, *, more: Sequence[object] = ()
 ) -> str:
-    """SHA-256 of what the answers came to: scores, clusters, statuses, pairs, and `more` that is computed from answers.
+    """Hash what the answers came to: scores, clusters, statuses, pairs, and `more` computed from answers.
 
     Engines, pins and tokens are left out, so that a resumed run's hash is that of an uninterrupted one.
     """
@@ -147,10 +143,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeanSample:
-    """Scores whose mean is the metric, in shares of its range: 0 is the lowest possible score, 1 the highest.
-
-    NaN is a missing score.
-    """
+    """Scores whose mean is the metric, in shares of its range (0 to 1). NaN is missing."""
 
     number: IntArray
     """Which answer each score belongs to."""
@@ -163,6 +156,10 @@ class MeanSample:
         return self.baseline.size
 
     @property
+    def is_missing(self) -> BoolArray:
+        return np.asarray(np.isnan(self.baseline) | np.isnan(self.candidate))
+
+    @property
     def differences(self) -> FloatArray:
         return self.candidate - self.baseline
 
@@ -172,19 +169,13 @@ class MeanSample:
         return self.number.tobytes(), self.baseline.tobytes(), self.candidate.tobytes()
 
     def under(self, policy: MissingPolicy, *, right: float, n_lost: int | None = None) -> MeanSample:
-        """Without a missing score. `right` is the score of a right answer, 1 − `right` that of a wrong one.
+        """Fill or drop missing scores. `right` scores a right answer, 1 − `right` a wrong one.
 
-        With `n_lost` a worst case takes that many of the answers without a pair, those that change most, and leaves the
-        others unchanged.
+        With `n_lost` a worst case changes only so many of the answers without a pair, those that change most.
         """
         if policy is MissingPolicy.COMPLETE:
-            kept = ~(np.isnan(self.baseline) | np.isnan(self.candidate))
-            return MeanSample(
-                number=self.number[kept],
-                unit=self.unit[kept],
-                baseline=self.baseline[kept],
-                candidate=self.candidate[kept],
-            )
+            kept, names = ~self.is_missing, ("number", "unit", "baseline", "candidate")
+            return MeanSample(**{name: getattr(self, name)[kept] for name in names})
         off, on = (right if is_right else 1.0 - right for is_right in _FILLED_AS_RIGHT[policy])
         baseline = np.where(np.isnan(self.baseline), off, self.baseline)
         candidate = np.where(np.isnan(self.candidate), on, self.candidate)
@@ -195,16 +186,15 @@ class MeanSample:
         return MeanSample(number=self.number, unit=self.unit, baseline=baseline, candidate=candidate)
 
     def _most_changed(self, differences: FloatArray, n_lost: int) -> IntArray:
-        """The answers without a pair whose scores a worst case changes most; in order of place where they tie."""
-        is_missing = np.isnan(self.baseline) | np.isnan(self.candidate)
-        numbers, codes = np.unique(self.number[is_missing], return_inverse=True)
-        changes = np.bincount(codes, weights=np.abs(differences[is_missing]), minlength=numbers.size)
+        """Return the answers without a pair that a worst case changes most, ties in order of place."""
+        numbers, codes = np.unique(self.number[self.is_missing], return_inverse=True)
+        changes = np.bincount(codes, weights=np.abs(differences[self.is_missing]), minlength=numbers.size)
         return np.asarray(numbers[np.argsort(-changes, kind="stable")[:n_lost]], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskLabels:
-    """One task's right labels and those that the arms gave, as codes from 0 on in an order of their spelling."""
+    """One task's right labels and those of both arms, as codes from 0 on."""
 
     number: IntArray
     unit: IntArray
@@ -228,11 +218,7 @@ class TaskLabels:
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     def filled(self, *, off_is_right: bool, on_is_right: bool, lost: IntArray | None = None) -> TaskLabels:
-        """Put a label in place of each missing one.
-
-        Args:
-            lost: the only places (None: all) where it is another than the other arm's.
-        """
+        """Fill each missing label; outside of `lost` (None: everywhere) with the other arm's."""
         # one of those that occur: a label of its own would be a class of its own
         wrong = (self.truth + 1) % max(2, self.n_labels)
         is_lost = np.ones(self.truth.size, np.bool_) if lost is None else np.isin(np.arange(self.truth.size), lost)
@@ -245,7 +231,7 @@ class TaskLabels:
         return replace(self, baseline=baseline, candidate=fill(self.candidate, self.baseline, is_right=on_is_right))
 
     def changed_places(self, *, off_is_right: bool, on_is_right: bool) -> IntArray:
-        """Find where filling in a missing answer makes one arm right and the other wrong."""
+        """Find where filling in makes one arm right and the other wrong."""
         filled = self.filled(off_is_right=off_is_right, on_is_right=on_is_right)
         is_changed = (filled.baseline == self.truth) != (filled.candidate == self.truth)
         return np.flatnonzero(self.is_missing & is_changed)
@@ -266,19 +252,19 @@ class LabelSample:
         return tuple(task.identity for task in self.tasks)
 
     def under(self, policy: MissingPolicy, *, right: float, n_lost: int | None = None) -> LabelSample:
-        """Without a missing label; `right` is of no concern to labels. `n_lost` as for means."""
+        """Fill or drop missing labels; `right` is unused, `n_lost` as for means."""
         del right
         if policy is MissingPolicy.COMPLETE:
             return LabelSample(tasks=tuple(task for task in map(TaskLabels.complete, self.tasks) if task.truth.size))
         off, on = _FILLED_AS_RIGHT[policy]
-        left, found = n_lost, []
+        left, filled = n_lost, []
         for task in self.tasks:
             lost = None
             if left is not None and policy is not MissingPolicy.WRONG:
                 lost = task.changed_places(off_is_right=off, on_is_right=on)[:left]
                 left -= lost.size
-            found.append(task.filled(off_is_right=off, on_is_right=on, lost=lost))
-        return LabelSample(tasks=tuple(task for task in found if task.truth.size))
+            filled.append(task.filled(off_is_right=off, on_is_right=on, lost=lost))
+        return LabelSample(tasks=tuple(task for task in filled if task.truth.size))
 
 
 Sample = MeanSample | LabelSample
@@ -293,8 +279,6 @@ _FILLED_AS_RIGHT: Mapping[MissingPolicy, tuple[bool, bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingCount:
-    """A metric's answers without a score."""
-
     baseline: int
     candidate: int
     either: int
@@ -302,15 +286,13 @@ class MissingCount:
 
 def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> MissingCount:
     """Count answers without a score, over all members."""
-    off = on = either = 0
+    off, on = set[Hashable](), set[Hashable]()
     for member in members:
-        baseline, candidate = (scores.column(member.task, member.key, arm) for arm in ArmName)
         places = layout.tasks.get(member.task)
-        asked = set(places.keys) if places else set()
-        off += len(asked - baseline.keys())
-        on += len(asked - candidate.keys())
-        either += len(asked - (baseline.keys() & candidate.keys()))
-    return MissingCount(baseline=off, candidate=on, either=either)
+        for missing, arm in zip((off, on), ArmName, strict=True):
+            column = scores.column(member.task, member.key, arm)
+            missing |= {(member.task, key) for key in (places.keys if places else ()) if key not in column}
+    return MissingCount(baseline=len(off), candidate=len(on), either=len(off | on))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -325,11 +307,7 @@ class _TaskScores:
 
 
 def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, plan: Plan) -> Sample | Reason:
-    """Make a metric's sample, or say why it has none.
-
-    Args:
-        members: the metrics that the row pools.
-    """
+    """Make a metric's sample from the metrics that its row pools, or say why it has none."""
     kinds = {member.kind for member in members}
     if not members:
         return Reason("untested.no-member")
@@ -359,7 +337,7 @@ def _numbers(parts: Sequence[_TaskScores]) -> Sample | Reason:
 
 
 def _lists(parts: Sequence[_TaskScores]) -> Sample | Reason:
-    """Every entry of every list is a score; those of one list share its unit."""
+    """Every entry of a list is a score; those of one list share its unit."""
     if not all(isinstance(value, (list, tuple)) for part in parts for value in part.values()):
         return Reason("untested.no-list")
     longest = max((len(value) for part in parts for value in part.values()), default=1)
@@ -381,7 +359,7 @@ def _lists(parts: Sequence[_TaskScores]) -> Sample | Reason:
 def _in_shares(
     parts: Sequence[_TaskScores], baseline: FloatArray, candidate: FloatArray, lengths: int | list[int]
 ) -> Sample | Reason:
-    """The scores in shares of their range, if all lie in it. `lengths`: scores of each answer."""
+    """`lengths`: scores of each answer."""
     ranges = np.concatenate([np.tile(part.bounds, (len(part.baseline), 1)) for part in parts]).astype(np.float64)
     low, high = np.repeat(ranges, lengths, axis=0).T
     arms = []

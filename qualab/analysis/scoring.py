@@ -26,11 +26,7 @@ Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
 def score_answers(
     store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], metrics: Sequence[MetricSpec]
 ) -> Summary:
-    """Replaces the comparison's scores by those of all items that are answered whole, and its outcomes by what they
-    come to. `items` by position.
-
-    Every answer is read once; the summary counts what went by.
-    """
+    """Replace scores and outcomes by those of all complete answers, each read once. `items` by position."""
     summary, outcomes = Summary(items), Outcomes(items, metrics)
     scores = seen_scores(store, comparison_id, tasks, items, summary.add, outcomes.add_answer)
     store.put_scores(comparison_id, outcomes.passing(scores))
@@ -39,7 +35,7 @@ def score_answers(
 
 
 def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summary:
-    """How both arms answered, from every stored answer; nothing is scored. `items` by position."""
+    """Summarize every stored answer without scoring. `items` by position."""
     summary = Summary(items)
     for arm in ArmName:
         for answer in store.answers(comparison_id, arm=arm):
@@ -55,7 +51,7 @@ def seen_scores(
     *seen_by: Callable[[Answer], None],
     positions: range | None = None,
 ) -> Iterator[Score]:
-    """Score the answers at these positions (None: all), in the same order whatever else is stored.
+    """Score the answers at these positions (None: all), whatever else is stored.
 
     Args:
         seen_by: each is given every answer as it goes by.
@@ -73,20 +69,18 @@ def seen_scores(
 
 
 def scores_of(answers: Iterator[Answer], tasks: ScoredTasks, items: Sequence[Item]) -> Iterator[Score]:
-    """The scores of one arm's answers, which are in order of position. `items` by position."""
+    """Score one arm's answers, ordered by position. `items` by position."""
     for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
         while chunk := list(islice(entries, CHUNK)):
             values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
             for (arm, item, repeat, _), metrics in zip(chunk, values, strict=True):
-                for metric, raw in metrics.items():
-                    value, detail = _split(raw)
-                    yield Score(
-                        arm=arm, position=item.position, repeat=repeat, metric=metric, value=value, detail=detail
-                    )
+                place: Any = {"arm": arm, "position": item.position, "repeat": repeat}
+                for metric, (value, detail) in zip(metrics, map(_split, metrics.values()), strict=True):
+                    yield Score(**place, metric=metric, value=value, detail=detail)
 
 
 def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator[Answered]:
-    """Items whose every request has an answer, in order of position; `answers` are one arm's, by position."""
+    """Yield items whose every request is answered; `answers` are one arm's, ordered by position."""
     for (position, arm), rows in groupby(answers, key=lambda answer: (answer.position, answer.arm)):
         by_repeat: dict[int, list[Reply]] = {}
         for row in rows:
@@ -108,5 +102,5 @@ def _split(raw: Any) -> tuple[float, tuple[Any, ...] | None]:
 
 
 def raw_value(score: Score) -> Any:
-    """Return the harness's own score again, as its aggregations take it: a number, a list, or a pair."""
+    """Return the harness's own score again: a number, a list, or a pair."""
     return score.value if score.detail is None else score.detail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -62,14 +62,13 @@ class _ArmCount:
 
 
 class Unanswered:
-    """Collects which answers (by position and repeat) an arm lacks, and why."""
+    """Collects which answers an arm lacks, by (position, repeat), and why."""
 
     def __init__(self) -> None:
         self._reasons: defaultdict[Place, dict[ArmName, set[tuple[AnswerStatus, int, str, str]]]]
         self._reasons = defaultdict(lambda: {arm: set() for arm in ArmName})
 
     def add(self, answer: Answer) -> None:
-        """Take note of an answer, where there is none to score."""
         reply = answer.reply
         if not reply.status.is_answer:
             reason = (reply.status, answer.choice, reply.finish_reason, reply.error)
@@ -77,7 +76,7 @@ class Unanswered:
 
     @property
     def same_in_both(self) -> frozenset[Place]:
-        """Answers that both arms lack with the same status and reason, where asking again does not help."""
+        """Answers that both arms lack for the same reason, where asking again does not help."""
         return frozenset(
             key
             for key, arms in self._reasons.items()
@@ -97,7 +96,7 @@ class Unanswered:
 
 
 class _Trace(NamedTuple):
-    """What one arm's answer leaves behind to be compared with the other arm's. A tuple: there is one an answer."""
+    """An answer's part that is compared with the other arm's. A tuple: there is one an answer."""
 
     request_hash: bytes
     prompt_tokens: int | None
@@ -107,10 +106,9 @@ class _Trace(NamedTuple):
 
 
 class Summary:
-    """Counts both arms' answers as they go by, in any order; answers whose pair is missing stay unpaired."""
+    """Counts both arms' answers as they go by, in any order. `items` by position."""
 
     def __init__(self, items: Sequence[Item]) -> None:
-        """`items` by position."""
         self._items = items
         self._arms = {arm: _ArmCount() for arm in ArmName}
         self._pairs = Counter[str]()
@@ -157,7 +155,6 @@ class Summary:
 
     @property
     def same_texts(self) -> set[Place]:
-        """Where both arms generated the same texts."""
         return {key for key, is_same in self._is_same.items() if is_same}
 
     @property
@@ -166,13 +163,11 @@ class Summary:
 
     @property
     def pairs(self) -> PairSummary:
-        names = ("n_pairs", "same_text", "finish_reasons_differ", "prompt_tokens_differ", "request_hashes_differ")
-        return PairSummary(**{name: self._pairs[name] for name in names})
+        return PairSummary(**{count.name: self._pairs[count.name] for count in fields(PairSummary)})
 
     @property
     def data_hash(self) -> str:
-        """Of the items' places and clusters and of all answers, in whatever order they went by: the sum of their
-        SHA-256, hexadecimal."""
+        """Sum of the SHA-256 of items and answers, whatever their order."""
         return f"{self._hashes:064x}"
 
     def _add_hash(self, content: bytes) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from qualab.analysis.evidence import evidence_of, pairs_of_counts, with_zero
-from qualab.analysis.judge import is_equivalent, judge
+from qualab.analysis.evidence import evidence_of, is_equivalent, pairs_of_counts, with_zero
+from qualab.analysis.judge import judge
 from qualab.analysis.samples import Streams
 from qualab.errors import InvalidValue
 from qualab.model.comparison import ItemsRange

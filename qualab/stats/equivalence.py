@@ -114,7 +114,11 @@ def critical_gains(totals: IntArray, *, n_items: int | IntArray, margin: float, 
         variance = 0.5 * (np.sqrt(linear * linear + (8.0 * spread) * gained) - linear) + spread
         return np.asarray(ahead + shift < (threshold - _TIE) * np.sqrt(variance), dtype=np.bool_)
 
-    return largest_integers(falls_short, np.full(totals.shape, -1), totals) + 1
+    low, high = np.full(totals.shape, -1), totals
+    if totals.ndim > 1 and len(totals) > 2:  # fewer gains suffice among more items: the rows lie between their ends
+        most, fewest = critical_gains(totals[[0, -1]], n_items=n_items[[0, -1]], margin=margin, threshold=threshold)  # type: ignore[index]
+        low, high = np.maximum(low, fewest - 2), np.minimum(high, most)
+    return largest_integers(falls_short, low, high) + 1
 
 
 def _rejection(*, n_items: int, margin: float, threshold: float) -> Probability:

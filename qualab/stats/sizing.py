@@ -45,6 +45,10 @@ _AT_ONCE = 8
 """Windows of so many sizes that are looked at together."""
 _AHEAD = (25, 12, 4, 0)
 """Those of them at which the exact guard is asked, which takes longer."""
+_CLOSER = 2
+"""Steps from the closed form towards the size whose power is the target."""
+_LEAST_POWER, _MOST_POWER = 0.3, 0.999
+"""Powers outside say too little of how far off a size is."""
 _FAR_BEYOND = 2.0
 """A closed form that says so many times the most items is not off by that much."""
 _MANY_CHANGES = 10
@@ -102,6 +106,11 @@ class _Goal:
         check_rates(discordance=self.discordance, difference=self.difference)
         check_margin(self.margin)
         check_alpha(self.alpha)
+
+    @property
+    def is_split(self) -> bool:
+        """Check that both tests count equally: neither margin is nearer."""
+        return self.difference == 0.0 and not self.is_one_sided
 
     def powers(self, n_items: IntArray, threshold: float | None = None) -> FloatArray:
         """Compute the score tests' powers at neighbouring numbers of items, from a z threshold, else that of alpha."""
@@ -273,13 +282,24 @@ def is_guard_counted(n_items: int, discordance: float) -> bool:
 
 
 def _below_all_teeth(goal: _Goal, power: float, guess: float, least: int) -> int:
-    # where the power first reaches its target, less a tooth of the saw: one more discordant item in one direction,
-    # about 1 / √(n ψ) of n
-    low, high = 0, max(2, math.ceil(1.2 * guess))
-    while high - low > 1 + low // 64 and high > least:
-        middle = (low + high) // 2
-        low, high = (low, middle) if goal.powers(np.array([middle]))[0] >= power else (middle, high)
-    return max(least, math.floor(low * (1.0 - 4.0 / math.sqrt(max(16.0, low * goal.discordance)))) - _STAYS)
+    """A size from `least` on below the answer: where the power is about its target, less teeth of the saw.
+
+    A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
+    """
+    z_alpha, size = normal_quantile(1.0 - goal.alpha), guess
+
+    def root_items(power: float) -> float:
+        """Return what the root of the size is proportional to, by the normal approximation."""
+        return z_alpha + normal_quantile((1.0 + power) / 2.0 if goal.is_split else power)
+
+    for _ in range(_CLOSER):  # as far off as the approximation was at the last size
+        reached = float(goal.powers(np.array([max(2, math.ceil(size))]))[0])
+        here = root_items(min(_MOST_POWER, max(_LEAST_POWER, reached)))
+        size *= (root_items(power) / max(here, root_items(power) / 4.0)) ** 2
+    start = math.floor(size * (1.0 - 4.0 / math.sqrt(max(16.0, size * goal.discordance)))) - _STAYS
+    while start > least and goal.powers(np.array([start]))[0] >= power:
+        start //= 2
+    return max(least, start)
 
 
 def smallest_margin(

@@ -221,8 +221,6 @@ class FakeEndpoint:
 
 @dataclass
 class FakePins:
-    """Knows what a test tells it."""
-
     images: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By pod or container."""
     folder_hash: str = ""
@@ -276,8 +274,6 @@ class QuietProgress:
 
 @dataclass
 class Bench:
-    """Services on fakes."""
-
     baseline: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
     candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on", drafts=True))
     harness: FakeHarness = field(default_factory=FakeHarness)
@@ -318,11 +314,9 @@ class Bench:
         return bench
 
     async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        """A comparison from its settings to its analysis."""
         return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
 
     async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        """A stored comparison to its analysis."""
         return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
 
     @asynccontextmanager

@@ -86,8 +86,6 @@ class MadeUpTasks(FakeTasks):
 
 @dataclass
 class Pair:
-    """Two servers, and a database for what is asked of them."""
-
     off: ScriptedServer
     on: ScriptedServer
     tasks: MadeUpTasks = field(default_factory=MadeUpTasks)
@@ -124,8 +122,6 @@ class Pair:
         return self.store.list(ComparisonFilter())
 
     def killed(self, *, after: int, **changes: Any) -> None:
-        """Starts a comparison and ends it after so many answers of the candidate."""
-
         async def run() -> None:
             progress = Ending(after=after)
             job = asyncio.create_task(start(self.services, self.wanted(**changes), keys={}, progress=progress))
@@ -182,16 +178,13 @@ def pair(
 
 
 def stops(found: Preflight) -> list[str]:
-    """What stops a comparison."""
     return [english(one.what) for one in found.stopping]
 
 
 def treatment(analysis: Analysis) -> Treatment:
-    """The analysis' treatment."""
     assert analysis.treatment is not None
     return analysis.treatment
 
 
 def drafting(analysis: Analysis, task: str = "sums") -> TaskDrafting:
-    """What the drafter did in a task."""
     return next(one for one in treatment(analysis).tasks if one.task == task)

@@ -1,4 +1,4 @@
-"""From evidence to verdicts: every row of the verdict table, and the ways of treating missing answers."""
+"""From evidence to verdicts: every row of the verdict table, missing answers, and suspicious values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qualab.analysis.evidence import FamilyMember, adjusted, evidence_of, pairs_of
-from qualab.analysis.judge import Judgement, conclude, is_equivalent, judge, policy_results
-from qualab.analysis.missing import lost_pairs, tipping_point
-from qualab.analysis.ruling import is_changed
+from qualab import bootstrap
+from qualab.analysis.analyse import chances_of
+from qualab.analysis.evidence import FamilyMember, adjusted, evidence_of, is_equivalent, pairs_of
+from qualab.analysis.judge import Judgement, conclude, judge, policy_results
+from qualab.analysis.missing import lost_pairs
+from qualab.analysis.ruling import is_changed, suspicions
 from qualab.analysis.samples import MeanSample, MissingCount, Streams
+from qualab.harness.catalog import Catalog, read_catalog
 from qualab.model.comparison import (
     ArmSummary,
     Evidence,
@@ -22,9 +25,8 @@ from qualab.model.comparison import (
     MissingSummary,
     PairSummary,
     PolicyResult,
-    SuiteEvidence,
 )
-from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
+from qualab.model.names import MetricKind, MissingPolicy, Verdict
 from qualab.model.plan import MetricRule, Plan
 from qualab.model.reason import Reason
 from qualab.run.prepare import make_plan
@@ -32,8 +34,9 @@ from qualab.stats.counts import tally
 from qualab.stats.difference import mcnemar
 from qualab.stats.interval import clopper_pearson
 from qualab.stats.sizing import items_needed
-from tests.app.fakes import FakeTasks, experiment
+from tests.app.fakes import FakeTasks, experiment, metric_spec, task_spec
 from tests.said import english
+from tests.store.samples import make_analysis, make_choices, make_comparison, make_item
 
 RULE = MetricRule(margin=0.02)
 LESS_IS_BETTER = replace(RULE, higher_is_better=False)
@@ -49,7 +52,6 @@ def sample(n: int, gains: int = 0, losses: int = 0, *, lost_off: int = 0, lost_o
 
 
 def evidence(found: MeanSample, rule: MetricRule = RULE) -> Evidence:
-    """Of the complete pairs, of which there is at least one."""
     complete = found.under(MissingPolicy.COMPLETE, right=1.0)
     return evidence_of(pairs_of(complete), rule, Streams(seed=1), "metric")
 
@@ -90,11 +92,6 @@ def test_a_metric_gets_the_verdict_of_the_table(found: MeanSample, verdict: Verd
     assert says in english(judgement.reason)
 
 
-def test_where_less_is_better_a_rise_is_the_regression() -> None:
-    assert judged(sample(600, 30, 2), LESS_IS_BETTER).verdict is Verdict.REGRESSION
-    assert judged(sample(600, 30, 2)).verdict is Verdict.IMPROVEMENT
-
-
 def test_each_policy_treats_a_missing_answer_as_its_name_says() -> None:
     found = policies_of(sample(100, lost_off=4, lost_on=1))
     differences = {policy: round(one.difference, 12) for policy, one in found.items()}
@@ -126,12 +123,6 @@ def test_an_answer_of_several_scores_is_lost_as_a_whole() -> None:
     assert worst.differences.tolist() == [-1.0, -1.0, -1.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("most", [1, 2, 7, 13])
-def test_the_tipping_point_is_the_last_number_that_may_be_lost(most: int) -> None:
-    for holds in range(most):
-        assert tipping_point(lambda n, holds=holds: n <= holds, most) == holds
-
-
 def test_where_less_is_better_a_missing_answer_scores_the_most() -> None:
     found = policies_of(sample(100, lost_on=5), LESS_IS_BETTER)
     assert found[MissingPolicy.WRONG].difference == 0.0
@@ -152,53 +143,25 @@ def test_more_than_two_hundred_thousand_items_is_said_as_that() -> None:
     assert "needs more than 200,000 items" in english(judgement.reason)
 
 
-def arm(name: ArmName, n_answers: int = 10) -> ArmSummary:
-    return ArmSummary(
-        arm=name,
-        n_requests=10,
-        n_answers=n_answers,
-        statuses={},
-        finish_reasons={},
-        truncated_share=None,
-        empty_answers=0,
-        stop_string_answers=0,
-        retries=0,
-        prompt_tokens=0,
-        completion_tokens=0,
-        latency_p50_s=None,
-        latency_p99_s=None,
-        fingerprints={},
-    )
+ANALYSIS = make_analysis()
+PAIRS = ANALYSIS.pairs
+ARMS = [replace(one, finish_reasons={}) for one in ANALYSIS.arms]
 
 
-def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0, **changes: object) -> MetricResult:
-    base = MetricResult(
-        id=f"t/{verdict}",
-        task="t",
-        metric="m",
-        kind=MetricKind.BINARY_MEAN,
-        is_primary=is_primary,
-        exercises_drafter=True,
-        baseline=0.5,
-        candidate=0.5,
-        n_items=100,
-        n_missing=n_missing,
-        n_missing_baseline=n_missing,
-        n_missing_candidate=0,
-        verdict=verdict,
-        reason=Reason("no-primary"),
-        evidence=None,
-    )
-    return replace(base, **changes)
+def row(verdict: Verdict, **changes: Any) -> MetricResult:
+    base = replace(ANALYSIS.metrics[1], id=f"t/{verdict}", verdict=verdict, n_items=100, equals="", policies=())
+    return replace(base, **{"reason": Reason("no-primary"), **changes})
 
 
-PAIRS = PairSummary(n_pairs=10, same_text=10, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0)
 EQUAL = row(Verdict.EQUIVALENT)
-ARMS = [arm(name) for name in ArmName]
 
 
 def concluded(
-    *rows: MetricResult, plan: Plan = PLAN, arms: Sequence[ArmSummary] = ARMS, pairs: PairSummary = PAIRS, **suite: Any
+    *rows: MetricResult,
+    plan: Plan = PLAN,
+    arms: Sequence[ArmSummary] = ARMS,
+    pairs: PairSummary = ANALYSIS.pairs,
+    **suite: Any,
 ) -> tuple[Verdict, tuple[str, ...]]:
     verdict, reasons = conclude(plan, rows, arms, pairs, **suite)
     return verdict, english(reasons)
@@ -228,8 +191,10 @@ def test_a_comparison_gets_the_verdict_of_the_table(rows: list[MetricResult], ve
 
 def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
     assert concluded(EQUAL, pairs=replace(PAIRS, request_hashes_differ=1))[0] is Verdict.INVALID
-    silent = [ARMS[0], arm(ArmName.CANDIDATE, 0)]
-    assert concluded(EQUAL, arms=silent) == (Verdict.INVALID, ("the candidate answered nothing",))
+    assert concluded(EQUAL, arms=[ARMS[0], replace(ARMS[1], n_answers=0)]) == (
+        Verdict.INVALID,
+        ("the candidate answered nothing",),
+    )
 
 
 @pytest.mark.parametrize(
@@ -352,17 +317,59 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
 def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
     difference: float, pvalue: float, is_said: bool
 ) -> None:
-    suite = SuiteEvidence(
-        n_family=3,
-        n_max_t=3,
-        n_resamples=0,
-        global_test=GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0),
-        missing=MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0),
-        joint_power=None,
-        joint_power_reason=Reason("no-assumption"),
-        seed=1,
-    )
+    test = GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0)
+    suite = replace(ANALYSIS.suite, global_test=test)
     verdict, reasons = concluded(EQUAL, suite=suite)
     assert verdict is Verdict.EQUIVALENT
     said = "over all 3 metrics together the candidate is worse by 0.30 pp"
     assert any(said in one for one in reasons) is is_said
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "chance", "said"),
+    [
+        (0.0, 0.0, None, "at 0"),
+        (1.0, 1.0, 0.25, "at 1"),
+        (0.2, 0.24, 0.25, "below chance (25.0 %)"),
+        (0.2, 0.25, 0.25, ""),
+        (0.0, 0.1, None, ""),
+        (1.0, 0.99, None, ""),
+        (None, None, 0.25, ""),
+    ],
+)
+def test_what_a_broken_scorer_looks_like(
+    baseline: float | None, candidate: float | None, chance: float | None, said: str
+) -> None:
+    row = replace(
+        make_analysis("c-1").metrics[0],
+        id="a/b", is_primary=True, baseline=baseline, candidate=candidate, chance=chance,
+    )  # fmt: skip
+    expected = [f"a/b: both arms are {said}, as a broken scorer or filter would have them"] if said else []
+    assert list(english(suspicions([row]))) == expected
+    assert list(suspicions([replace(row, is_primary=False)])) == []
+
+
+def test_chance_is_declared_or_counted_and_pooled_over_a_groups_items() -> None:
+    tasks = (task_spec("counted"), task_spec("declared", n_choices=2), task_spec("open"))
+    both = metric_spec("both", kind=MetricKind.GROUP_MEAN, members=("counted", "declared"))
+    rows = (
+        *(metric_spec(task.name) for task in tasks),
+        both,
+        metric_spec("declared", name="f1", kind=MetricKind.MACRO_F1),
+    )
+    plan = replace(make_comparison().plan, tasks=tasks, metrics=rows)
+    items = [make_choices(0), make_choices(1), make_item(2), make_item(3)]
+    named = zip(items, ("counted", "counted", "declared", "open"), strict=True)
+    assert chances_of(plan, [replace(item, task=task) for item, task in named]) == {
+        "counted/exact_match,none": pytest.approx(1 / 3),
+        "declared/exact_match,none": 0.5,
+        "both/exact_match,none": pytest.approx((2 / 3 + 0.5) / 3),
+    }
+
+
+def test_the_catalog_tells_choices_by_benchmark_and_by_task() -> None:
+    catalog: Catalog = read_catalog(bootstrap.share("tasks"))
+    found = {
+        task: catalog.hints(task).choices for task in ("haerae_history_gen", "kobest_hellaswag", "kobest_wic", "gsm8k")
+    }
+    assert found == {"haerae_history_gen": 5, "kobest_hellaswag": 4, "kobest_wic": 2, "gsm8k": None}

@@ -1,17 +1,22 @@
-"""Finish reasons that are odd, and what is thought before an answer: counted by arm, compared, said."""
+"""Odd endings, thoughts and leaks: counted by arm, compared, said."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from qualab.analysis.endings import LeakCount, LeakTrace, leak_reasons, leaks_in
+from qualab.analysis.flips import text_pairs
 from qualab.model.comparison import Analysis
-from qualab.model.items import Reply
-from qualab.model.names import AnswerStatus, Verdict
+from qualab.model.items import Reply, Request
+from qualab.model.names import AnswerStatus, Api, LeakKind, Verdict
 from qualab.model.plan import DecisionRule
-from tests.app.fakes import Answerer, Bench, echo_number, reply
+from tests.app.fakes import Answerer, Bench, FakeTasks, echo_number, reply
 from tests.said import english
+from tests.store.samples import make_item
 
 
 async def compared(on: Answerer, off: Answerer = echo_number, **rule: Any) -> Analysis:
@@ -94,3 +99,104 @@ async def test_thoughts_that_the_limit_cuts_are_counted_by_arm_and_compared(cut:
     (caveat,) = said(analysis, "cut by the limit")
     told = "Thoughts were cut by the limit on tokens: 0 in the baseline, 9 in the candidate (p 0.002)"
     assert caveat.startswith(told)
+
+
+N_ITEMS = 200
+ITEM = make_item(0, requests=(Request(choice=0, api=Api.COMPLETIONS, payload={"stop": ["\n\n", "Q:"]}),))
+
+
+class Lenient(FakeTasks):
+    """Right is what begins with the number; item 1 is too hard."""
+
+    def score(self, task: str, answered: object) -> list[dict[str, float]]:
+        return [
+            {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target] and item.doc_id != 1)}
+            for item, replies in answered
+        ]
+
+
+async def run(
+    candidate: Callable[[str], Reply], baseline: Callable[[str], Reply] | None = None
+) -> tuple[Bench, Analysis]:
+    same = baseline or (lambda number: reply(f"{number} it is"))
+    bench = Bench.of(
+        N_ITEMS,
+        Lenient,
+        off=lambda p, s: same(p[4:]),
+        on=lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:]),
+    )
+    return bench, await bench.run()
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaking", "said"),
+    [
+        (LeakKind.STOP_STRING, "{} it is END say 7", "answers past a stop string"),
+        (LeakKind.SPECIAL_TOKEN, "{} it is<|im_end|>", "answers with special tokens"),
+        (LeakKind.BROKEN_CHARACTER, "{} it �is", "answers with broken characters (U+FFFD)"),
+        (LeakKind.CUT_SHORT, "{} it", "answers that end by themselves before the other arm's"),
+        (LeakKind.LENGTH_LIMIT, "{} it", "answers cut at the length limit"),
+    ],
+)
+async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(kind: LeakKind, leaking: str, said: str) -> None:
+    cut = {"status": AnswerStatus.TRUNCATED, "finish_reason": "length"} if kind is LeakKind.LENGTH_LIMIT else {}
+    bench, found = await run(lambda n: reply(leaking.format(n), **cut))
+    assert found.verdict is Verdict.EQUIVALENT
+    (leak,) = found.leaks
+    assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, N_ITEMS, 0, 25, 0)
+    assert leak.pvalue == pytest.approx(2.0**-25)
+    assert english(found.reasons)[1].startswith(f"{said}: 25 of the candidate and 0 of the baseline (p 3e-08)")
+    listed = text_pairs(bench.store, found.comparison_id, leaks=True, limit=3)
+    assert (listed.n_pairs, [one.item for one in listed.shown]) == (25, ["sums/0", "sums/8", "sums/16"])
+    assert [one.leaks for one in listed.shown] == [((), (kind,))] * 3
+
+
+async def test_what_both_arms_do_alike_is_counted_and_no_reason() -> None:
+    _, found = await run(lambda n: reply(f"{n} it was </s>"), lambda n: reply(f"{n} it is </s>"))
+    (leak,) = found.leaks
+    assert (leak.n_baseline, leak.n_candidate, leak.n_both, leak.pvalue) == (N_ITEMS, N_ITEMS, N_ITEMS, 1.0)
+    assert len(english(found.reasons)) == 1
+
+
+async def test_other_texts_without_a_flip_are_listed_and_flips_are_not() -> None:
+    bench, found = await run(lambda n: reply("no") if n == "16" else reply(f"{n} I think"))
+    listed = text_pairs(bench.store, found.comparison_id, limit=2)
+    assert (listed.n_pairs, [one.item for one in listed.shown]) == (24, ["sums/0", "sums/8"])
+    assert (listed.shown[0].answers, listed.shown[0].first_difference) == (("0 it is", "0 I think"), 2)
+    assert found.leaks == ()
+
+
+def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
+    whole, past, cut = (
+        LeakTrace(text, leaks_in(reply(text), ITEM)) for text in ("It is 4.", "It is 4.\n\nQ: 5?", "It is")
+    )
+    assert (whole.beside(past), past.beside(whole)) == (frozenset(), {LeakKind.STOP_STRING})
+    assert (cut.beside(whole), whole.beside(cut)) == ({LeakKind.CUT_SHORT}, frozenset())
+    assert LeakTrace("It is 4.\n", frozenset()).beside(whole) == frozenset()
+
+
+def test_control_tokens_of_common_tokenizers_are_known_and_ordinary_text_is_no_leak() -> None:
+    tokens = [
+        "<|im_end|>",
+        "a<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+        "[|endofturn|]",
+        "</s>",
+        "<end_of_turn>",
+        "[/INST]",
+        "<0x0A>",
+    ]
+    plain = ["a < b and b > c", "x[0] | y[1]", "<b>bold</b>", "|a|b|", "정답은 <보기>입니다", "<s1>"]
+    assert [leaks_in(reply(text), ITEM) for text in tokens] == [{LeakKind.SPECIAL_TOKEN}] * 8
+    assert [leaks_in(reply(text), ITEM) for text in plain] == [frozenset()] * 6
+
+
+def test_repeats_of_an_item_count_once() -> None:
+    plain, leaking = LeakTrace("a", frozenset()), LeakTrace("b", frozenset({LeakKind.SPECIAL_TOKEN}))
+    count = LeakCount()
+    for position in range(4):
+        for _ in range(16):
+            count.add(position, plain, leaking)
+    (found,) = count.summaries(np.random.default_rng(1), repeats=16)
+    assert (found.n_candidate, found.pvalue) == (64, pytest.approx(0.5**4))  # mid-p
+    assert list(leak_reasons((found,), 0.05)) == []

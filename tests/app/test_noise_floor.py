@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qualab.errors import RunStopped
-from qualab.model.canonical import canonical_json, plan_hash
+from qualab.model.canonical import canonical_json
 from qualab.model.comparison import Analysis, NoiseFloor
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import MetricKind, RequestKind, Verdict
@@ -20,7 +20,6 @@ from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
 from qualab.report.arms import noise_blocks
 from qualab.report.source import Source
 from qualab.report.words import ENGLISH
-from qualab.run.prepare import make_plan
 from qualab.stats.noise import disagreement, excess_discordance, variance_components
 from tests.app.fakes import (
     BASELINE,
@@ -31,7 +30,6 @@ from tests.app.fakes import (
     FakeTasks,
     QuietProgress,
     echo_number,
-    experiment,
     failure,
     metric_spec,
     other_for,
@@ -217,13 +215,6 @@ async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
     assert analysis.verdict is Verdict.EQUIVALENT
     assert analysis.looks.stopped_early
     assert floor_of(analysis).n_asked == analysis.looks.n_items == len(bench.noise.bodies)
-
-
-def test_the_noise_floor_is_part_of_the_plan() -> None:
-    floors = [None, ONE, NoisePlan(runs=2, concurrency=9), NoisePlan(runs=1, concurrency=8)]
-    plans = [make_plan(experiment(noise_floor=one), FakeTasks()) for one in floors]
-    assert [plan.noise_floor for plan in plans] == floors
-    assert len(set(map(plan_hash, plans))) == 4
 
 
 async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> None:

@@ -20,7 +20,6 @@ SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds
 
 
 async def left_running(bench: Bench, runner: str = "elsewhere:5:b") -> str:
-    """A comparison as a runner leaves it that is killed."""
     analysis = await bench.run()
     now = bench.clock.now()
     bench.store.set_status(analysis.comparison_id, RUNNING, now=now)

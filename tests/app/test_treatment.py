@@ -127,7 +127,6 @@ def test_without_counts_of_rounds_there_is_a_share_alone() -> None:
 
 
 def decoded(drafting: Drafting | None, **changes: Any) -> tuple[Counters, Counters]:
-    """Counters after a stretch and before it."""
     before = {name: 7 * value for name, value in changes.items()}
     after = {name: value + before[name] for name, value in changes.items()}
     return counters(drafting, **after), counters(NOTHING if drafting else None, **before)
