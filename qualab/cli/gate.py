@@ -1,4 +1,4 @@
-"""`qualab gate`: a pipeline goes on or stops."""
+"""`qualab gate`: let a pipeline go on, or stop it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import Database, Format, OutputFormat, duration
-from qualab.cli.output import complain, exit_code, output_may_fail, print_json, write_file
+from qualab.cli.options import Database, duration
+from qualab.cli.output import Format, OutputFormat, complain, exit_code, output_may_fail, print_as, write_file
 from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
@@ -30,18 +30,12 @@ def gate(
     comparison: Annotated[str, typer.Argument(help="Id of a comparison.")] = "",
     latest: Annotated[bool, typer.Option("--latest", help="The newest comparison with --label.")] = False,
     label: Annotated[str, typer.Option(help="With --latest.")] = "",
-    server: Annotated[
-        str, typer.Option(envvar="QUALAB_SERVER", help="Ask this `qualab serve` instead of a database.")
-    ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds the server's token; or set QUALAB_TOKEN.")
-    ] = None,
+    server: Annotated[str, typer.Option(envvar="QUALAB_SERVER", help="URL of a `qualab serve` to ask.")] = "",
+    token_file: Annotated[Path | None, typer.Option(help="File with the server's token (or QUALAB_TOKEN).")] = None,
     timeout: Annotated[str, typer.Option(help="How long to wait, as 90s, 30m or 12h.")] = "6h",
     poll: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")] = None,
-    markdown_file: Annotated[
-        Path | None, typer.Option("--markdown", help="Write a summary for a merge request here.")
-    ] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write a summary here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON here.")] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -72,7 +66,7 @@ def gate(
     except QualabError as error:
         if isinstance(error, Unauthenticated) and not token:
             error.hint = NO_TOKEN
-        # into every file: what an earlier gate left there must not be taken for this one's result
+        # write every file: what an earlier gate left there must not be taken for this one's result
         name, message = comparison or label, f"{error.message}. {error.hint}" if error.hint else error.message
         about = {"code": error.code, "message": error.message, "hint": error.hint}
         _write(junit_file, junit_of_error(name, code=error.code, message=message))
@@ -83,15 +77,12 @@ def gate(
     _write(markdown_file, gate_markdown(result))
     _write(json_file, _json(result))
     with output_may_fail():
-        if output_format is Format.JSON:
-            print_json(shown(result))
-        else:
-            _print(result)
+        print_as(output_format, result, lambda: _print(result))
     raise typer.Exit(exit_code(result.verdict))
 
 
 def _token(path: Path | None) -> str:
-    """Read the token. An error does not repeat it: it may be another secret."""
+    """Read the token. Errors do not repeat it: it may be another secret."""
     token = read_secret(path, "token") if path else os.environ.get("QUALAB_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         where = f"The token file {path}" if path else "QUALAB_TOKEN"

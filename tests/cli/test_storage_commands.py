@@ -115,5 +115,5 @@ def test_more_than_a_page_is_pruned(qualab: Command, store: Store, monkeypatch: 
 def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
     refused = qualab("prune", f"--older-than={age}")
     assert refused.code == 2
-    assert f"'{age}' is no duration" in refused.err
+    assert f"'{age}' is not a duration" in refused.err
     assert "90d" in refused.err
