@@ -178,9 +178,8 @@ def terminal_width() -> int:
 def wrapped(line: str, width: int, *, first: str = "", then: str = "  ") -> str:
     """Wrap a paragraph; a number stays with its unit."""
     unbroken = re.sub(" (?=%|pp)", NO_BREAK, line)
-    options = {"initial_indent": first, "subsequent_indent": then}
-    filled = textwrap.fill(unbroken, width, break_on_hyphens=False, break_long_words=False, **options)
-    return filled.replace(NO_BREAK, " ")
+    wrapper = textwrap.TextWrapper(width, first, then, break_on_hyphens=False, break_long_words=False)
+    return wrapper.fill(unbroken).replace(NO_BREAK, " ")
 
 
 def annotated(lines: Iterable[tuple[str, str, str]], width: int) -> str:

@@ -196,8 +196,8 @@ def sign_off(
     from qualab.report.words import ENGLISH
     from qualab.run.sign import sign_off as sign
 
-    reasons = {"signed_by": name, "note": note, "override": override}
-    signed = sign(bootstrap.store_at(db), comparison, **reasons, who=who(), at=bootstrap.now())
+    store, now = bootstrap.store_at(db), bootstrap.now()
+    signed = sign(store, comparison, signed_by=name, note=note, override=override, who=who(), at=now)
     lines = (
         f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}",
         f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}",

@@ -323,8 +323,8 @@ def scores(items: ItemMatches, allowed: Sequence[FindingCode]) -> Iterator[Score
                     continue
                 for metric in sorted(entry.scores):
                     value, detail = _split(entry.scores[metric])
-                    key = {"arm": arm, "position": item.position, "repeat": repeat, "metric": metric}
-                    yield Score(**key, value=value, detail=detail)
+                    position = item.position
+                    yield Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
 
 
 def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:

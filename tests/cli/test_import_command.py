@@ -17,7 +17,7 @@ from tests.said import english
 
 
 def analysis_of(qualab: Command, comparison_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(qualab("show", comparison_id, "--format", "json").out)["analysis"]
+    found: dict[str, Any] = qualab.json("show", comparison_id)["analysis"]
     return found
 
 
@@ -105,7 +105,7 @@ def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Comm
     assert evidence["pvalue_adjusted"] == evidence["pvalue"]
     options = dict(zip(("--gains", "--losses", "--items"), counts, strict=True)) | {"--margin": 0.02}
     given = [part for option in options.items() for part in option]
-    found = json.loads(qualab("stats", "test", *given, *flags, "--format", "json").out)
+    found = qualab.json("stats", "test", *given, *flags)
     assert found["verdict"] == verdict
     assert found["reason"] == analysis["metrics"][0]["reason"]
     for part in ("pvalue", "pvalue_exact", "pvalue_equivalence", "provable_margin", "items_needed", "interval"):
@@ -228,11 +228,11 @@ def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: P
     outcome = qualab("show", comparison_id, "--flips", "--limit", "2")
     assert outcome.out.startswith("40 lost, 0 gained by the candidate; 2 shown (--limit)")
     assert "lost  sums/1  exact_match,none: 1 to 0" in outcome.out
-    document = json.loads(qualab("show", comparison_id, "--flips", "--format", "json").out)
+    document = qualab.json("show", comparison_id, "--flips")
     assert (document["n_losses"], len(document["shown"])) == (40, 20)
     assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
     assert qualab("show", comparison_id, "--flips", "--texts").code == 2
-    texts = json.loads(qualab("show", comparison_id, "--texts", "--format", "json").out)
+    texts = qualab.json("show", comparison_id, "--texts")
     assert texts["n_pairs"] == len(texts["shown"])
     assert qualab("show", comparison_id, "--leaks").out == "No pair in which an answer leaks.\n"
 
@@ -282,7 +282,7 @@ def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) 
     assert outcome.code == 0
     assert "scores/score,none" in outcome.out
     assert "300 answers were paired from logs" in outcome.out
-    shown = analysis_of(qualab, json.loads(qualab("list", "--format", "json").out)[0]["id"])["metrics"][0]
+    shown = analysis_of(qualab, qualab.json("list")[0]["id"])["metrics"][0]
     assert shown["evidence"]["difference"] == pytest.approx(0.005)
     assert shown["baseline"] == pytest.approx(80)
 

@@ -43,7 +43,7 @@ def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair
     frozen = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
     done = qualab("run", "plan.yaml", *urls(pair), "--label", "first")
     assert done.code in (0, 1, 3), done.err
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan_hash"] == shown["analysis"]["plan_hash"] == frozen["hash"]
     assert shown["comparison"]["plan"] == frozen["plan"]
     assert shown["comparison"]["baseline_url"] == pair[0].url
@@ -148,7 +148,7 @@ def test_compare_under_the_own_plan_repeats_and_under_another_marks(qualab: Comm
     assert "demo_arithmetic/exact_match,flexible-extract" in other.out
     assert qualab("show", done.comparison_id, "--format", "json").out == stored
     digest = other.err.split("--plan ")[1].split(".")[0]
-    beside = json.loads(qualab("show", done.comparison_id, "--plan", digest, "--format", "json").out)
+    beside = qualab.json("show", done.comparison_id, "--plan", digest)
     assert beside["analysis"]["verdict"] == "INVALID"
     assert qualab("show", done.comparison_id, "--plan", "nothing").code == 2
 
