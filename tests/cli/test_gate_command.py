@@ -119,20 +119,6 @@ def test_a_reader_that_leaves_changes_no_exit_code(
     assert (done.stdout.split(), done.stderr) == ([str(code)] * 3, "")
 
 
-def test_an_invalid_comparison_is_an_error_and_an_inconclusive_one_proves_nothing(
-    qualab: Command, equal_pair: list[str], tmp_path: Path
-) -> None:
-    few = qualab("run", *equal_pair, "--tasks", "demo_arithmetic", "--limit", 5)
-    junit = tmp_path / "junit.xml"
-    assert qualab("gate", few.comparison_id, "--junit", junit).code == 3
-    suite = Xml.parse(junit).getroot()[0]
-    assert suite.find("testcase/skipped[@type='INCONCLUSIVE']") is not None
-    assert qualab("run", *equal_pair, *EASY, "--min-accepted-share", 0.99, "--label", "dead").code == 4
-    assert qualab("gate", "--latest", "--label", "dead", "--junit", junit).code == 4
-    suite = Xml.parse(junit).getroot()[0]
-    assert suite.find("testcase[@name='comparison']/error[@type='INVALID']") is not None
-
-
 def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Command, tmp_path: Path) -> None:
     junit, markdown, json_file = files = [tmp_path / name for name in ("junit.xml", "summary.md", "gate.json")]
     for file in files:

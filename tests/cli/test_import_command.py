@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -299,18 +297,3 @@ def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
     assert qualab("compare", *ids, "--plan", logs).code == 2
     twice = qualab("compare", ids[0], f"{ids[0]}/candidate")
     assert (twice.code, "Both arms are one run" in twice.err) == (2, True)
-
-
-def test_lm_eval_is_not_loaded(logs: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom qualab.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('lm_eval', 'datasets', 'aiohttp', 'torch') if name in sys.modules], file=sys.stderr)"
-    )
-    arms = ["--baseline", logs / "baseline", "--candidate", logs / "candidate", "--db", tmp_path / "q.db"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, "import", *map(str, arms)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr.strip().endswith("[]")

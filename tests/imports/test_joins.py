@@ -192,20 +192,6 @@ def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importe
     assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in english(found.caveats)
 
 
-def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
-    off, on = (
-        Run(
-            samples={"sums": [row(n, {"q": n}, wer=value) for n in range(120)]},
-            more={"higher_is_better": {"sums": {"wer": False}}},
-        )
-        for value in (0.2, 0.26)
-    )
-    worse, gained = importer.runs(off, on), Importer(folder=importer.folder / "turned").runs(on, off)
-    assert (evidence(worse).gains, evidence(worse).losses) == (0, 120)
-    assert (evidence(gained).gains, evidence(gained).losses) == (120, 0)
-    assert (worse.metrics[0].verdict, round(evidence(worse).difference, 3)) == (Verdict.REGRESSION, 0.06)
-
-
 def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:
     rows = binary_rows([1, 0])
     found = importer.runs(Run(samples={"a": rows, "b": rows}), Run(samples={"a": rows, "c": rows}))

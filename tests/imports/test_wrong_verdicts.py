@@ -32,18 +32,6 @@ def dated(date: str, rows: list[Row], **more: Any) -> Run:
 # one run as both arms
 
 
-def test_one_run_as_both_arms_is_refused(importer: Importer) -> None:
-    folder = importer.folder / "model"
-    dated(EARLIER, binary_rows([1] * 100)).write(folder)
-    dated(LATER, binary_rows([0] * 40 + [1] * 60)).write(folder)
-    with pytest.raises(UsageError, match="Both arms are one file") as caught:
-        importer(folder, folder)
-    assert "--run baseline=TEXT,candidate=TEXT" in caught.value.hint
-    assert not importer.comparisons
-    runs = {BASELINE: "2026-01", CANDIDATE: "2026-02"}
-    assert importer(folder, folder, runs=runs).verdict is Verdict.REGRESSION
-
-
 def test_a_link_to_the_same_run_is_refused(importer: Importer) -> None:
     folder = dated(EARLIER, binary_rows([1] * 10)).write(importer.folder / "off")
     (importer.folder / "on").symlink_to(folder)
@@ -62,12 +50,6 @@ def test_what_may_be_a_copy_is_said_first(importer: Importer, run: Run, said: st
     found = importer.runs(dated(EARLIER, binary_rows([1] * 1_000)), run)
     assert english(found.caveats)[0].startswith(said)
     assert "both logs may be of one run" in english(signoff_obstacles(found, importer.comparison))
-
-
-def test_two_runs_that_differ_are_not_taken_for_one(importer: Importer) -> None:
-    found = importer.runs(dated(EARLIER, binary_rows([1] * 10)), dated(LATER, binary_rows([1] * 9 + [0])))
-    assert not any(finding.code is FindingCode.SAME_RUN for finding in importer.imported.findings)
-    assert "both logs may be of one run" not in english(signoff_obstacles(found, importer.comparison))
 
 
 # rows that both logs have lost
@@ -154,13 +136,6 @@ def test_what_one_log_does_not_tell_is_named(importer: Importer) -> None:
         assert name in note
 
 
-def test_whole_logs_leave_nothing_unchecked(importer: Importer) -> None:
-    config = {"sums": {"metric_list": []}}
-    runs = [Run(samples={"sums": binary_rows([1])}, date=date, configs=config) for date in (EARLIER, LATER)]
-    importer.runs(*runs)
-    assert not any(finding.code is FindingCode.UNCHECKED for finding in importer.imported.findings)
-
-
 # Inspect
 
 
@@ -224,14 +199,6 @@ def test_scores_after_several_messages_are_not_those_of_the_last_text(importer: 
     assert found.pairs.same_text_other_score == 0
 
 
-@pytest.mark.parametrize("scores", [{"scores": {}}, {"scores": None}])
-def test_an_unscored_log_is_refused(importer: Importer, scores: Row) -> None:
-    paths = [inspect_log(importer.folder / name, [sample(1, "x", **scores)]) for name in ("off.eval", "on.eval")]
-    with pytest.raises(BadLog, match=r"off\.eval has no scores") as caught:
-        importer(*paths)
-    assert "inspect score" in caught.value.hint
-
-
 def test_a_run_that_broke_off_is_refused_unless_it_was_run_again(importer: Importer) -> None:
     whole, folder = [sample(n, "x") for n in range(4)], importer.folder / "on"
     folder.mkdir()
@@ -260,17 +227,6 @@ def test_a_json_log_is_read_as_an_eval_is(importer: Importer, is_folder: bool) -
 
 
 # lighteval
-
-
-@pytest.mark.parametrize("arm", ["baseline", "candidate"])
-def test_lighteval_s_file_names_with_underscores_are_its_tasks(importer: Importer, arm: str) -> None:
-    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
-        packed.extractall(importer.folder)
-    for path in (importer.folder / arm).rglob("details_*.parquet"):
-        path.rename(path.with_name(path.name.replace("|", "__")))
-    importer(importer.folder / "baseline", importer.folder / "candidate")
-    assert [join.task for join in importer.imported.joins] == ["capitals|5", "sums|0"]
-    assert {task.version for task in importer.comparison.plan.tasks} == {"0", "1"}
 
 
 def test_lighteval_s_details_without_results_are_named_alike(importer: Importer) -> None:
