@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -49,33 +51,28 @@ def gate(
     if not comparison and not (latest and label):
         raise UsageError("No comparison is named", hint="Give its id, or --latest with --label")
     wait_s = duration(timeout, option="--timeout").total_seconds()
-    token = _token(token_file)
+    token, files = _token(token_file), (junit_file, markdown_file, json_file)
 
-    async def waited(source: Source) -> GateResult:
-        chosen = comparison or await source.latest(label)
-        return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
-
-    async def asked() -> GateResult:
-        if not server:
-            return await waited(StoredVerdicts(bootstrap.store_at(db), SystemClock()))
-        async with Service(server, token=token) as remote:
-            return await waited(ServedVerdicts(remote))
+    async def waited() -> GateResult:
+        async with AsyncExitStack() as stack:
+            remote = await stack.enter_async_context(Service(server, token=token)) if server else None
+            source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), SystemClock())
+            chosen = comparison or await source.latest(label)
+            return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
 
     try:
-        result = bootstrap.run_async(asked())
+        result = bootstrap.run_async(waited())
     except QualabError as error:
         if isinstance(error, Unauthenticated) and not token:
             error.hint = NO_TOKEN
         # write every file: what an earlier gate left there must not be taken for this one's result
         name, message = comparison or label, f"{error.message}. {error.hint}" if error.hint else error.message
         about = {"code": error.code, "message": error.message, "hint": error.hint}
-        _write(junit_file, junit_of_error(name, code=error.code, message=message))
-        _write(markdown_file, gate_markdown_of_error(name, code=error.code, message=message))
-        _write(json_file, _json({"verdict": None, "error": about}))
+        xml = junit_of_error(name, code=error.code, message=message)
+        markdown = gate_markdown_of_error(name, code=error.code, message=message)
+        _write(files, xml, markdown, {"verdict": None, "error": about})
         raise
-    _write(junit_file, junit(result))
-    _write(markdown_file, gate_markdown(result))
-    _write(json_file, _json(result))
+    _write(files, junit(result), gate_markdown(result), result)
     with output_may_fail():
         print_as(output_format, result, lambda: _print(result))
     raise typer.Exit(exit_code(result.verdict))
@@ -90,13 +87,12 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _write(path: Path | None, content: str | bytes) -> None:
-    if path:
-        write_file(path, content, hint="Name a file in a folder that exists")
-
-
-def _json(value: object) -> str:
-    return json.dumps(shown(value), indent=2, ensure_ascii=False) + "\n"
+def _write(files: Sequence[Path | None], xml: bytes, markdown: str, document: object) -> None:
+    text = json.dumps(shown(document), indent=2, ensure_ascii=False) + "\n"
+    contents: tuple[str | bytes, ...] = (xml, markdown, text)
+    for path, content in zip(files, contents, strict=True):
+        if path:
+            write_file(path, content, hint="Name a file in a folder that exists")
 
 
 def _print(result: GateResult) -> None:

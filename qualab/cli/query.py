@@ -104,7 +104,9 @@ def _whole_hash(store: Store, comparison_id: str, beginning: str | None) -> str 
     matching = [plan_hash for plan_hash in known if plan_hash.startswith(beginning)]
     if len(matching) != 1:
         hint = f"There are: {', '.join(plan_hash[:12] for plan_hash in known)}"
-        raise UsageError(f"{len(matching) or 'No'} plans of its analyses begin with {beginning}", hint=hint)
+        raise UsageError(
+            f"{len(matching) or 'No'} plans of this comparison's analyses begin with {beginning}", hint=hint
+        )
     return matching[0]
 
 

@@ -56,37 +56,23 @@ def test_a_run_exported_and_imported_gives_the_same_analysis(qualab: Command, ar
     check_parity(qualab, tmp_path / "out", first)
 
 
-Case = tuple[str, tuple[object, ...], int, str, str, tuple[int, int, int] | None]
+Case = tuple[str, int, str, str, tuple[int, int, int] | None]
 CASES: list[Case] = [
-    # file, flags, exit code, verdict, first reason, gains and losses of it
-    ("many.csv", ("--margin", 0.01), 3, "INCONCLUSIVE", "t00/score,none: these 160 items prove ±6.46 pp; ", None),
-    (
-        "c0_5.csv",
-        (),
-        0,
-        "EQUIVALENT",
-        "t/score,none: a loss of 0.50 pp (0.23 to 1.02) is real and inside",
-        (0, 5, 1_000),
-    ),
-    ("c0_4.csv", (), 3, "INCONCLUSIVE", "t/score,none: these 80 items prove ±11.09 pp; ", (0, 4, 80)),
-    ("within.csv", (), 0, "EQUIVALENT", "t/score,none: a loss of 0.30 pp (0.15 to 0.46) is real", (30, 60, 10_000)),
-    (
-        "within.csv",
-        ("--strict",),
-        1,
-        "REGRESSION",
-        "t/score,none: the candidate is worse (adjusted p",
-        (30, 60, 10_000),
-    ),
-    ("cross.csv", (), 0, "EQUIVALENT", "the primary metric is equivalent within ±2.00 pp", (24, 33, 1_123)),
-    ("big0_40.csv", ("--margin", 0.05), 1, "REGRESSION", "t/score,none: the candidate is worse (adj", (0, 40, 1_000)),
+    # file and flags, exit code, verdict, first reason, gains, losses and items of it
+    ("many.csv --margin 0.01", 3, "INCONCLUSIVE", "t00/score,none: these 160 items prove ±6.46 pp; ", None),
+    ("c0_5.csv", 0, "EQUIVALENT", "t/score,none: a loss of 0.50 pp (0.23 to 1.02) is real and inside", (0, 5, 1_000)),
+    ("c0_4.csv", 3, "INCONCLUSIVE", "t/score,none: these 80 items prove ±11.09 pp; ", (0, 4, 80)),
+    ("within.csv", 0, "EQUIVALENT", "t/score,none: a loss of 0.30 pp (0.15 to 0.46) is real", (30, 60, 10_000)),
+    ("within.csv --strict", 1, "REGRESSION", "t/score,none: the candidate is worse (adjusted p", (30, 60, 10_000)),
+    ("cross.csv", 0, "EQUIVALENT", "the primary metric is equivalent within ±2.00 pp", (24, 33, 1_123)),
+    ("big0_40.csv --margin 0.05", 1, "REGRESSION", "t/score,none: the candidate is worse (adj", (0, 40, 1_000)),
 ]
 """Tables that once got a wrong verdict, or two."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, (case[0], *case[1]))))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Command, case: Case) -> None:
-    name, flags, code, verdict, reason, counts = case
+    (name, *flags), code, verdict, reason, counts = case[0].split(), *case[1:]
     folder = os.environ.get("QUALAB_SHARED")
     if not folder:
         pytest.skip("needs the tables: QUALAB_SHARED is not set")
@@ -197,8 +183,6 @@ def test_what_stops_exits_as_a_pair_that_differs_and_allow_lets_it_stand(qualab:
         (["t.csv", "--baseline", "."], "A table holds both arms"),
         (["--baseline", ".", "--candidate", ".", "--allow", "all"], "no finding named all"),
         (["--baseline", ".", "--candidate", ".", "--run", "left=1"], "run: "),
-        (["--baseline", "nowhere", "--candidate", "."], "nowhere does not exist"),
-        (["--baseline", "{0}/baseline", "--candidate", "{0}/baseline"], "Both arms are one file"),
         (["{0}/percent.csv"], "has the score 80 in the baseline, outside 0 to 1"),
         (["{0}/percent.csv", "--score-bounds", "scores=0"], "not of the form name=low:high"),
     ],
@@ -244,15 +228,7 @@ def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command,
         assert "lm-eval 0.4.13, results\\_2026" in text
         for claim in ("byte-identical", "retries |", "requests in flight", "바이트까지 같은", "원문"):
             assert claim not in text
-        for words in (
-            "drafter on",
-            "drafter off",
-            "Drafter off",
-            "드래프터를 켜",
-            "드래프터 켬",
-            "드래프터 끔",
-            "적용 전후",
-        ):
+        for words in ("drafter on", "rafter off", "드래프터를 켜", "드래프터 켬", "드래프터 끔", "적용 전후"):
             assert words not in text
         assert text.startswith("# Baseline and candidate: m" if language == "en" else "# 기준과 후보의 품질 비교: m")
 

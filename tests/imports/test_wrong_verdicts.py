@@ -298,7 +298,10 @@ HANDED: list[tuple[str, str, str, dict[str, object]]] = [
     ("07-no-results-in-one-arm/off", "12-lfs-pointer", r"samples_gsm8k.*\.jsonl is a Git LFS pointer", {}),
     ("08-inspect-unscored/off.eval", "08-inspect-unscored/on.eval", r"off\.eval has no scores", {}),
     ("08-inspect-failed-run", "", "error after 30 of 40 samples", {}),
-    ("09-lighteval-double-underscore/baseline", "09-lighteval-double-underscore/candidate", "INCONCLUSIVE", {}),
+    (
+        *("09-lighteval-double-underscore/baseline", "09-lighteval-double-underscore/candidate", "INCONCLUSIVE"),
+        {"metrics.0.task": "capitals|5", "metrics.1.task": "sums|0"},
+    ),
     # its texts are all the same
     ("10-lower-is-better", "", "INVALID", {"metrics.0.verdict": "REGRESSION", "metrics.0.evidence.losses": 120}),
     ("11-version-3-and-3.0", "", "EQUIVALENT", {}),
