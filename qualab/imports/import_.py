@@ -72,14 +72,7 @@ class ImportRequest:
 
 
 def import_logs(store: Store, catalog: Catalog, request: ImportRequest, *, now: datetime) -> Analysis:
-    """Analyse two logs, and store the result; nothing is stored on an error.
-
-    Raises:
-        BadLog: a file is not what it should be.
-        PairDiffers: the runs cannot be compared.
-        UsageError: one run is given twice.
-        InvalidValue: the rule cannot be.
-    """
+    """Analyse two logs and store the result. Raises BadLog, PairDiffers, UsageError, InvalidValue, and stores nothing."""
     for path in (request.table, *request.paths.values()):
         if path and not path.exists():
             raise BadLog(f"{path} does not exist", hint="Check the path")

@@ -98,9 +98,7 @@ for reader in true "head -1"; do "$@" 2>&1 | $reader > /dev/null; echo $?; done
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["gate", "ID"], 1),
         (["gate", "ID", "--format", "json"], 1),
-        (["compare", "ID"], 1),
         (["import", "TABLE", "--margin", "0.005"], 1),
         (["show", "no-such-id"], 2),
         (["run", "--limit", "many"], 2),
