@@ -75,8 +75,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the module of a command, or of a group of commands."""
-    place, about = COMMANDS[name]
-    target = pkgutil.resolve_name(f"qualab.cli.{place}")
+    path, about = COMMANDS[name]
+    target = pkgutil.resolve_name(f"qualab.cli.{path}")
     root = typer.Typer(**SETTINGS)
     root.callback()(lambda: None)
     if isinstance(target, typer.Typer):

@@ -135,9 +135,9 @@ def _figures(planning: Planning) -> dict[str, Any]:
         "expected_missing": planning.expected_missing,
         "requests": planning.n_requests,
         "metrics": {
-            one.id: {"items": one.asked.n_items, "discordance": one.belief.discordance}
-            | {name: getattr(one, part) for name, part in names.items()}
-            for one in planning.metrics
+            metric.id: {"items": metric.asked.n_items, "discordance": metric.belief.discordance}
+            | {name: getattr(metric, part) for name, part in names.items()}
+            for metric in planning.metrics
         },
         "cannot_be_proven": list(ENGLISH.reasons(planning.unproven)),
     }

@@ -58,41 +58,41 @@ def judge_counts(
 
     given: dict[str, Any] = {"gains": gains, "losses": losses, "n_items": items, "both_right": both_right}
     given |= {"margin": margin, "alpha": alpha, "is_strict": strict}
-    found = paired_test(**given, confidence_level=0.95 if confidence is None else confidence)
+    result = paired_test(**given, confidence_level=0.95 if confidence is None else confidence)
     counts = [
         ("items", f"{items:,}", "answered by both arms"),
         ("gains", f"{gains:,}", "only the candidate (drafter on) is right"),
         ("losses", f"{losses:,}", "only the baseline (drafter off) is right"),
     ]
-    if found.baseline is not None and found.candidate is not None:
-        counts.append(("right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"))
-    counts.append(("difference", _signed_pp(found.difference), "candidate minus baseline"))
-    intervals = [(found.equivalence_interval, f"Tango's score interval; has to lie inside ±{pp(margin)}")]
+    if result.baseline is not None and result.candidate is not None:
+        counts.append(("right", share(result.candidate), f"of the candidate; {share(result.baseline)} of the baseline"))
+    counts.append(("difference", _signed_pp(result.difference), "candidate minus baseline"))
+    intervals = [(result.equivalence_interval, f"Tango's score interval; has to lie inside ±{pp(margin)}")]
     if confidence is not None:
-        intervals.append((found.interval, "the same at another level, which decides nothing"))
-        if found.interval_newcombe:
-            intervals.append((found.interval_newcombe, "Newcombe's, as a cross-check"))
+        intervals.append((result.interval, "the same at another level, which decides nothing"))
+        if result.interval_newcombe:
+            intervals.append((result.interval_newcombe, "Newcombe's, as a cross-check"))
     for interval, note in intervals:
         bounds = f"{signed(interval.low)} to {signed(interval.high)} pp"
         counts.append((f"{percent(interval.confidence_level)} interval", bounds, note))
     differs = [
-        ("p (mid-p)", pvalue(found.pvalue), f"McNemar's test; at most {alpha:g} speaks for a difference"),
-        ("p (exact)", pvalue(found.pvalue_exact), "the same on the safe side: a cross-check, decides nothing"),
-        ("p (unconditional)", pvalue(found.pvalue_unconditional), "exact without fixing the number of changed items"),
+        ("p (mid-p)", pvalue(result.pvalue), f"McNemar's test; at most {alpha:g} speaks for a difference"),
+        ("p (exact)", pvalue(result.pvalue_exact), "the same on the safe side: a cross-check, decides nothing"),
+        ("p (unconditional)", pvalue(result.pvalue_unconditional), "exact without fixing the number of changed items"),
     ]
-    if found.pvalue_unpaired is not None:
-        differs.append(("p (unpaired)", pvalue(found.pvalue_unpaired), "ignores the pairs; for older reports"))
-    narrowest = "nothing" if found.provable_margin >= 1.0 else f"±{proven(found.provable_margin)}"
+    if result.pvalue_unpaired is not None:
+        differs.append(("p (unpaired)", pvalue(result.pvalue_unpaired), "ignores the pairs; for older reports"))
+    narrowest = "nothing" if result.provable_margin >= 1.0 else f"±{proven(result.provable_margin)}"
     lower = f"score test against a loss of {pp(margin)}; has to be at most {alpha:g}"
     is_smaller = [
-        ("p (lower)", pvalue(found.pvalue_lower), lower),
-        ("p (upper)", pvalue(found.pvalue_upper), f"score test against a gain of {pp(margin)}; likewise"),
-        ("p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test of both, which has to agree"),
+        ("p (lower)", pvalue(result.pvalue_lower), lower),
+        ("p (upper)", pvalue(result.pvalue_upper), f"score test against a gain of {pp(margin)}; likewise"),
+        ("p (exact guard)", pvalue(result.pvalue_equivalence_exact), "an exact test of both, which has to agree"),
         ("proven", narrowest, "the narrowest margin that these counts prove"),
     ]
-    verdict = f"{found.verdict}: {ENGLISH.reason(found.reason)}."
+    verdict = f"{result.verdict}: {ENGLISH.reason(result.reason)}."
     parts = (counts, "", "Is there a difference?", differs, "", f"Is it smaller than {pp(margin)} either way?")
-    _print(output_format, given, found, (*parts, is_smaller, "", verdict))
+    _print(output_format, given, result, (*parts, is_smaller, "", verdict))
 
 
 @app.command(short_help="How likely are so many items to prove the margin?")
@@ -110,23 +110,23 @@ def power(
 
     given: dict[str, Any] = {"n_items": items, "discordance": discordance, "margin": margin}
     given |= {"difference": difference, "n_metrics": metrics, "alpha": alpha}
-    found = powers(**given)
+    result = powers(**given)
     guarded = ("not computed", "takes too long above 20,000 items; hardly any lower there")
-    if found.equivalence_guarded is not None:
-        guarded = (share(found.equivalence_guarded), "what the verdict EQUIVALENT takes")
+    if result.equivalence_guarded is not None:
+        guarded = (share(result.equivalence_guarded), "what the verdict EQUIVALENT takes")
     finds = f"finds {_signed_pp(difference)}" if difference else "false alarm"
-    detection = f"McNemar's test, mid-p, which decides; {share(found.detection_exact)} exact"
+    detection = f"McNemar's test, mid-p, which decides; {share(result.detection_exact)} exact"
     lines = [
-        (f"proves ±{pp(margin)}", share(found.equivalence), "both one-sided score tests"),
+        (f"proves ±{pp(margin)}", share(result.equivalence), "both one-sided score tests"),
         ("with the exact guard", *guarded),
-        (f"proves it for {metrics} metrics", share(found.joint), "were they independent and all like this one"),
-        ("", share(found.power_for_joint), "what each of them needs, for 80 % together"),
-        (finds, share(found.detection), detection),
+        (f"proves it for {metrics} metrics", share(result.joint), "were they independent and all like this one"),
+        ("", share(result.power_for_joint), "what each of them needs, for 80 % together"),
+        (finds, share(result.detection), detection),
     ]
-    if found.detection_of_margin is not None:
+    if result.detection_of_margin is not None:
         more = "on top of the discordance assumed here"
-        lines.append((f"finds a loss of {pp(margin)}", share(found.detection_of_margin), more))
-    _print(output_format, given, found, [_assumed(items, discordance, difference), lines])
+        lines.append((f"finds a loss of {pp(margin)}", share(result.detection_of_margin), more))
+    _print(output_format, given, result, [_assumed(items, discordance, difference), lines])
 
 
 @app.command(short_help="How small a loss can so many items show?")
@@ -143,15 +143,15 @@ def mde(
 
     given: dict[str, Any] = {"n_items": items, "discordance": discordance}
     given |= {"power": power, "alpha": alpha, "accuracy": accuracy}
-    found = smallest_effects(**given)
+    result = smallest_effects(**given)
     unpaired = f"smallest loss found, at {percent(accuracy)} right"
     lines = [
-        ("smallest loss found", _or_none(found.mde), "all losses and gains together make up the discordance"),
-        ("", _or_none(found.mde_beyond_noise), "the discordance is noise, and the loss comes on top"),
-        ("narrowest margin", _or_none(found.smallest_margin, sign="±"), "proven, if there is no true difference"),
-        ("without pairing", _or_none(found.mde_unpaired), unpaired),
+        ("smallest loss found", _or_none(result.mde), "all losses and gains together make up the discordance"),
+        ("", _or_none(result.mde_beyond_noise), "the discordance is noise, and the loss comes on top"),
+        ("narrowest margin", _or_none(result.smallest_margin, sign="±"), "proven, if there is no true difference"),
+        ("without pairing", _or_none(result.mde_unpaired), unpaired),
     ]
-    _print(output_format, given, found, [_assumed(items, discordance), f"With {percent(power)} power:", lines])
+    _print(output_format, given, result, [_assumed(items, discordance), f"With {percent(power)} power:", lines])
 
 
 @app.command(short_help="How many items prove the margin?")
@@ -172,27 +172,29 @@ def size(
 
     given: dict[str, Any] = {"margin": margin, "discordance": discordance, "alpha": alpha, "power": power}
     given |= {"n_metrics": metrics, "repeats": repeats, "noise": noise, "accuracy": accuracy}
-    found = calculators.size(**given, n_looks=looks)
+    result = calculators.size(**given, n_looks=looks)
     assumed = f"{percent(discordance)} of the items right in exactly one arm, no true difference"
     head = f"Items to prove ±{pp(margin)} with {percent(power)} power ({assumed}):"
-    guarded = "" if found.power_guarded is None else f"; {share(found.power_guarded)} with the exact guard"
-    together = f"each, so that all pass with {percent(power)}: {share(found.power_each)} each"
+    guarded = "" if result.power_guarded is None else f"; {share(result.power_guarded)} with the exact guard"
+    together = f"each, so that all pass with {percent(power)}: {share(result.power_each)} each"
     lines = [
-        ("one metric", f"{found.n_items:,}", f"one look, at the end{guarded}"),
-        (f"{metrics} metrics", f"{found.n_items_joint:,}", together),
+        ("one metric", f"{result.n_items:,}", f"one look, at the end{guarded}"),
+        (f"{metrics} metrics", f"{result.n_items_joint:,}", together),
     ]
-    if early := found.looks:
+    if early := result.looks:
         lines.append((f"{early.n_looks} early looks", f"{early.most_items:,}", "at most"))
         average = ("not computed", "on average: simulated up to 10,000 items only")
         if early.expected_items is not None and early.power is not None and early.harm is not None:
             ends = f"{share(early.power)} proven, {share(early.harm)} stopped as harmful"
             average = (f"{early.expected_items:,.0f}", f"on average, simulated: {ends}")
         lines.append(("", *average))
-    if found.n_items_repeated is not None and found.discordance_repeated is not None:
-        left = f"{repeats} answers an item, which leave a discordance of {percent(found.discordance_repeated)}"
-        lines.append(("with repeats", f"{found.n_items_repeated:,}", left))
+    if result.n_items_repeated is not None and result.discordance_repeated is not None:
+        left = f"{repeats} answers an item, which leave a discordance of {percent(result.discordance_repeated)}"
+        lines.append(("with repeats", f"{result.n_items_repeated:,}", left))
     unpaired = f"in each arm, at {percent(accuracy)} right"
-    _print(output_format, given, found, [head, [*lines, ("without pairing", f"{found.n_items_unpaired:,}", unpaired)]])
+    _print(
+        output_format, given, result, [head, [*lines, ("without pairing", f"{result.n_items_unpaired:,}", unpaired)]]
+    )
 
 
 def _assumed(n_items: int, discordance: float, difference: float = 0.0) -> str:

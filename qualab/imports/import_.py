@@ -72,7 +72,7 @@ class ImportRequest:
 
 
 def import_logs(store: Store, catalog: Catalog, request: ImportRequest, *, now: datetime) -> Analysis:
-    """Analyse two logs and store the result. Raises BadLog, PairDiffers, UsageError, InvalidValue, and stores nothing."""
+    """Analyse two logs and store the result. Raises BadLog, PairDiffers, UsageError, InvalidValue."""
     for path in (request.table, *request.paths.values()):
         if path and not path.exists():
             raise BadLog(f"{path} does not exist", hint="Check the path")

@@ -146,7 +146,7 @@ def _task_name(header: JsonObject, path: Path) -> str:
 def _run_of(header: JsonObject, path: Path) -> LoggedRun:
     spec = mapping(header.get("eval"))
     dataset, config = mapping(spec.get("dataset")), mapping(spec.get("model_generate_config"))
-    scorers = [str(mapping(one).get("name")) for one in mapping(header.get("results")).get("scores") or ()]
+    scorers = [str(mapping(score).get("name")) for score in mapping(header.get("results")).get("scores") or ()]
     name = _task_name(header, path)
     task = LoggedTask(
         name=name,
@@ -184,7 +184,7 @@ def _rows(task: str, path: Path) -> Iterator[LoggedRow]:
 
 def _row(task: str, sample: JsonObject) -> LoggedRow:
     text, target, output = _prompt_text(sample["input"]), sample.get("target"), mapping(sample.get("output"))
-    turns = [one for one in sample.get("messages") or () if mapping(one).get("role") == "assistant"]
+    turns = [turn for turn in sample.get("messages") or () if mapping(turn).get("role") == "assistant"]
     return LoggedRow(
         task=task,
         doc_id=sample["id"] if isinstance(sample["id"], int) else None,
@@ -227,7 +227,7 @@ def _scores(scores: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for scorer, score in scores.items():
         value = mapping(score).get("value")
         if isinstance(value, dict):
-            yield from ((f"{scorer}/{name}", _worth(one)) for name, one in value.items())
+            yield from ((f"{scorer}/{name}", _worth(part)) for name, part in value.items())
         else:
             yield scorer, _worth(value)
 

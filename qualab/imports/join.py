@@ -118,7 +118,7 @@ def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable
         doc_id=row.doc_id,
         repeat=row.repeat,
         cluster=cluster,
-        generation=" ".join(dict.fromkeys(settings_text(one.gen_kwargs or {}) for one in row.prompts)),
+        generation=" ".join(dict.fromkeys(settings_text(prompt.gen_kwargs or {}) for prompt in row.prompts)),
         is_answered=all(reply.status.is_answer for reply in row.replies),
         filters=(row.filter,),
         scores=scores,

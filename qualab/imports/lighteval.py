@@ -64,19 +64,19 @@ def _task_name(written: str, document: JsonObject) -> str:
 def _task(name: str, document: JsonObject, config: JsonObject) -> LoggedTask:
     own = mapping(mapping(document.get("config_tasks")).get(name))
     version = mapping(document.get("versions")).get(name, own.get("version"))
-    shots = name.rpartition("|")[2]
+    shots, given = name.rpartition("|")[2], mapping(config.get("generation_parameters"))
     return LoggedTask(
         name=name,
         version="" if version is None else str(version),
         num_fewshot=int(shots) if shots.isdigit() else None,
         dataset=str(own.get("hf_repo") or ""),
         config=own,
-        generation={key: one for key, one in mapping(config.get("generation_parameters")).items() if one is not None},
+        generation={key: value for key, value in given.items() if value is not None},
     )
 
 
 def _values(row: Any) -> dict[str, float]:
-    values = {key: number(one) for key, one in mapping(row).items() if not key.endswith("_stderr")}
+    values = {key: number(value) for key, value in mapping(row).items() if not key.endswith("_stderr")}
     return {f"{key},none": value for key, value in values.items() if value is not None}
 
 

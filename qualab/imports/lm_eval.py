@@ -157,7 +157,7 @@ def _task(name: str, document: JsonObject) -> LoggedTask:
         generation=mapping(config.get("generation_kwargs")),
         scoring=_ADDRESS.sub("", scoring),  # of functions
         kind=RequestKind.LOGLIKELIHOOD if output in _LOGLIKELIHOODS else RequestKind.GENERATION if output else None,
-        higher_is_better={metric: bool(one) for metric, one in better.items() if one is not None},
+        higher_is_better={metric: bool(value) for metric, value in better.items() if value is not None},
     )
 
 
@@ -196,9 +196,9 @@ def _row(task: LoggedTask, row: JsonObject) -> LoggedRow:
     doc, responses, doc_id = row["doc"], row["resps"], row.get("doc_id")
     if row["metrics"] == ["bypass"]:
         raise BadRow("has no score: run lm_eval without --predict_only")
-    if not isinstance(responses, list) or not all(isinstance(one, list) and one for one in responses):
+    if not isinstance(responses, list) or not all(isinstance(texts, list) and texts for texts in responses):
         raise BadRow("its resps are not a list of lists")
-    replies = tuple(_reply(one[0], task.kind) for one in responses)
+    replies = tuple(_reply(texts[0], task.kind) for texts in responses)
     prompts = tuple(_prompts(row.get("arguments")))
     return LoggedRow(
         task=task.name,
@@ -208,7 +208,7 @@ def _row(task: LoggedTask, row: JsonObject) -> LoggedRow:
         target=row["target"] if isinstance(row["target"], str) else str(row["target"]),
         prompts=prompts if len(prompts) == len(replies) else (),
         replies=replies,
-        has_more_answers=any(len(one) > 1 for one in responses),  # of a task that repeats its requests
+        has_more_answers=any(len(texts) > 1 for texts in responses),  # of a task that repeats its requests
         scores={name: row[name] for name in row["metrics"] if name in row},
     )
 
