@@ -262,11 +262,9 @@ class Settings(BaseSettings):
         try:
             is_sampled = float(temperature) > 0
         except (TypeError, ValueError) as exc:
-            raise InvalidValue(
-                f"temperature {temperature!r} is not a number",
-                hint="Change --gen-kwargs",
-                fields={"gen_kwargs": "its temperature must be a number"},
-            ) from exc
+            fields = {"gen_kwargs": "its temperature must be a number"}
+            message = f"temperature {temperature!r} is not a number"
+            raise InvalidValue(message, hint="Change --gen-kwargs", fields=fields) from exc
         if self.sequential and self.looks:
             raise InvalidValue(
                 "Looks compare the arms while both are asked, and --sequential asks one after the other",
@@ -276,7 +274,7 @@ class Settings(BaseSettings):
         if self.repeats > 1 and not is_sampled:
             raise InvalidValue(
                 f"repeats {self.repeats} at temperature 0 would ask the same thing again",
-                hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+                hint="Set a temperature, as --gen-kwargs temperature=0.7, or leave --repeats at 1",
                 fields={"repeats": "must be 1 at temperature 0"},
             )
         for arm in self.pods.keys() & self.containers.keys():
@@ -285,14 +283,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: Any,
-        env_settings: Any,
-        dotenv_settings: Any,  # noqa: ARG003
-        file_secret_settings: Any,  # noqa: ARG003
+        cls, settings_cls: type[BaseSettings], init_settings: Any, env_settings: Any, *_: Any, **__: Any
     ) -> tuple[Any, ...]:
-        """Command line, then environment, then file: `load` puts the first and the last into one init mapping."""
+        """Order command line, environment, file: `load` puts the first and the last into one init mapping."""
         given = init_settings.init_kwargs
         command_line = InitSettingsSource(settings_cls, given.get("command_line", {}))
         file = InitSettingsSource(settings_cls, given.get("file", {}))
@@ -419,7 +412,7 @@ def spread(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Settings without those that are empty. Raises UnknownSetting naming the nearest key."""
+    """Check settings, and leave out empty ones. Raises UnknownSetting naming the nearest key."""
     content = spread(content)
     for key in map(str, content):
         if key in FIELDS:
@@ -436,9 +429,9 @@ def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, A
 
 
 def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
-    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError.
+    """Read each arm's key: its own before the common one, the environment before a file. Raises UsageError.
 
-    A managed pair's is the one that vLLM takes from the environment.
+    A managed pair has the key that vLLM takes from the environment.
     """
     if managed and (vllm_key := os.environ.get("VLLM_API_KEY")):
         return dict.fromkeys(ArmName, vllm_key)
