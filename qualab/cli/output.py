@@ -49,7 +49,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class Format(StrEnum):
-    """How a result is written."""
+    """Form of a printed result."""
 
     TEXT = "text"
     JSON = "json"

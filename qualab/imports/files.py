@@ -149,12 +149,12 @@ def parsed(text: bytes) -> Any:
 
 
 def mapping(value: Any) -> JsonObject:
-    """The value, or an empty mapping where it is none."""
+    """Return a mapping as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
-    """The value as a float; None for what is no number."""
+    """Return a number as a float; None for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

@@ -167,7 +167,7 @@ def _digest(text: str, size: int = 8) -> bytes:
 
 
 class Kind(StrEnum):
-    """How an item was joined: the counts of `TaskJoin`."""
+    """Outcome of joining an item: a count of `TaskJoin`."""
 
     PAIRED = "paired"
     ONLY_BASELINE = "only_baseline"
@@ -188,7 +188,7 @@ class Match:
 
     @property
     def content(self) -> Entry:
-        """The entry whose document stands for the item."""
+        """Return the entry whose document stands for the item."""
         entry = self.baseline or self.candidate
         assert entry is not None
         return entry

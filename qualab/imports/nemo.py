@@ -84,7 +84,7 @@ def _row(task: str, _: int, row: Mapping[str, Any]) -> LoggedRow:
 
 
 def _replies(row: Mapping[str, Any]) -> tuple[LoggedReply, ...]:
-    """The response, else what was extracted from it; nothing where a line tells neither."""
+    """Read the response, else what was extracted from it; nothing where a line has neither."""
     answer = row.get("model_response", row.get("extracted_answer"))
     if answer is not None:
         return (LoggedReply(text=str(answer)),)
