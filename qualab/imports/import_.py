@@ -115,7 +115,7 @@ def _stored_run(store: Store, name: str) -> tuple[Comparison, ArmName]:
     comparison_id, slash, arm = name.partition("/")
     if slash and arm not in set(ArmName):
         hint = "A run is ID/baseline or ID/candidate; ID alone is its candidate"
-        raise InvalidValue(f"{name} is not a run", hint=hint)
+        raise InvalidValue(f"{name} names no run", hint=hint)
     comparison = store.get(comparison_id)
     if comparison.status is not ComparisonStatus.FINISHED:
         raise InvalidValue(
