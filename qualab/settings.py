@@ -35,6 +35,8 @@ LONGEST_S = 86_400
 SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
 """Beyond them the arithmetic of power ends, and no number of items would do."""
 _NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
+_ASSIGNED = re.compile(r'("(?:\\.|[^"\\])*"|^|,)(?:\s*(\w+)\s*=)?')
+"""A quoted text, or the beginning of a name=value."""
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -49,13 +51,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _DuplicateKey(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                    raise _DuplicateKey(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def _as_tuple(value: Any) -> Any:
-    """A comma-separated text, or one value, as a list."""
+    """Split a comma-separated text; wrap one value."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return (value,) if isinstance(value, Path) else value
@@ -63,35 +65,18 @@ def _as_tuple(value: Any) -> Any:
 
 def _gen_kwargs(value: str) -> Any:
     """Read lm-eval's "temperature=0.7,top_p=0.9", or JSON."""
-    if value.lstrip().startswith("{"):
-        return _yaml(value)
-    pairs = [part.partition("=") for part in _parts(value) if part.strip()]
-    if wrong := [name for name, equals, _ in pairs if not equals]:
-        raise ValueError(f"'{wrong[0]}' is not of the form name=value")
-    names = [name.strip() for name, _, _ in pairs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"'{twice[0]}' is given twice")
-    return {name.strip(): _yaml(text) for name, _, text in pairs}
-
-
-def _parts(text: str) -> list[str]:
-    """Split at commas, but not within brackets or quotes."""
-    parts, depth, is_quoted = [""], 0, False
-    for character in text:
-        is_quoted ^= character == '"'
-        depth += 0 if is_quoted else (character in "[{") - (character in "]}")
-        if character == "," and depth <= 0 and not is_quoted:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
-
-
-def _yaml(text: str) -> Any:
+    is_json = value.lstrip().startswith("{")
+    pairs = _ASSIGNED.sub(lambda match: f"{match[1]}{match[2]}: " if match[2] else match[0], value)
+    text = value if is_json else f"{{{pairs}}}"
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)
+        settings = yaml.load(text, Loader=_UniqueKeyLoader)
+    except _DuplicateKey as exc:
+        raise ValueError(exc.problem) from exc
     except yaml.YAMLError as exc:
-        raise ValueError(f"'{text}' is neither JSON nor YAML, or says a thing twice") from exc
+        raise ValueError(f"'{value}' is neither JSON nor of the form name=value,name=value") from exc
+    if wrong := [name for name, setting in settings.items() if setting is None and not is_json]:
+        raise ValueError(f"'{wrong[0]}' is not of the form name=value")
+    return settings
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -125,19 +110,8 @@ def _bounds(value: str) -> dict[str, tuple[str, str]]:
 
 
 def _text(parse: Callable[[str], Any]) -> BeforeValidator:
-    """Parse a text, as of a command line; what a file or a request holds is whole already."""
+    """Parse a text, as of a command line; values of a file or a request are parsed already."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
-
-
-def _must(holds: Callable[[Any], bool], allowed: str) -> AfterValidator:
-    """Refuse a value that does not hold, unless it is None."""
-
-    def checked(value: Any) -> Any:
-        if value is not None and not holds(value):
-            raise PydanticCustomError("allowed", "must be {allowed}", {"allowed": allowed})
-        return value
-
-    return AfterValidator(checked)
 
 
 def _named(form: str, described: str) -> AfterValidator:
@@ -155,32 +129,37 @@ def _named(form: str, described: str) -> AfterValidator:
 def _image(value: str) -> str:
     if re.search(r"\s", value) or ("@" in value and not digest_of(value)):
         hint = "It ends with @sha256: and 64 lower-case hex digits"
-        raise InvalidValue(f"image: {value} is no image with a digest", hint=hint)
+        raise InvalidValue(f"image: {value} is not an image with a digest", hint=hint)
     return value
 
 
-Count = _must(lambda n: n >= 1, "1 or more")
-Share = _must(lambda x: 0 <= x < 1, "at least 0 and below 1")
-Margin = _must(
-    lambda x: SMALLEST_MARGIN <= x < 1,
-    f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}",
-)
+def _bounds_pair(pair: tuple[float, float]) -> tuple[float, float]:
+    if not -math.inf < pair[0] < pair[1] < math.inf:
+        raise PydanticCustomError("bounds", "must be two numbers, the lower first")
+    return pair
 
+
+def _costs(costs: DrafterCosts) -> DrafterCosts:
+    if not min(costs.draft, costs.overhead) >= 0:
+        raise PydanticCustomError("bounds", "must be at least 0")
+    return costs
+
+
+Margin = Annotated[float, Field(ge=SMALLEST_MARGIN, lt=1)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
-Margins = Annotated[dict[str, Annotated[float, Margin]], NoDecode, _text(_numbers)]
-Bounds = Annotated[
-    tuple[float, float],
-    _must(lambda pair: -math.inf < pair[0] < pair[1] < math.inf, "two numbers, the lower first"),
+Margins = Annotated[dict[str, Margin], NoDecode, _text(_numbers)]
+ScoreBounds = Annotated[
+    dict[str, Annotated[tuple[float, float], AfterValidator(_bounds_pair)]], NoDecode, _text(_bounds)
 ]
-ScoreBounds = Annotated[dict[str, Bounds], NoDecode, _text(_bounds)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
-Costs = Annotated[
-    DrafterCosts, NoDecode, _text(_numbers), _must(lambda costs: min(costs.draft, costs.overhead) >= 0, "0 or more")
-]
+Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers), AfterValidator(_costs)]
+
+
+Image = Annotated[str, AfterValidator(_image)]
 
 
 class Settings(BaseSettings):
@@ -196,106 +175,51 @@ class Settings(BaseSettings):
     candidate: str = Field("", description="URL of the endpoint with the drafter on.")
     model: str = Field("", description="Model name as both endpoints serve it.")
     tasks: Names = Field(("release",), description="Tasks, groups or suites, separated by commas.")
-    num_fewshot: Annotated[int | None, _must(lambda n: n >= 0, "0 or more")] = Field(
-        None, description="Few-shot examples."
-    )
-    limit: Annotated[float | None, _must(lambda n: n > 0, "a number above 0 (below 1: a share of the items)")] = Field(
-        None, description="Items a task, or a share below 1. Never signed off."
-    )
+    num_fewshot: int | None = Field(None, ge=0, description="Few-shot examples.")
+    limit: float | None = Field(None, gt=0, description="Items per task, or a share below 1. Never signed off.")
     include_path: Paths = Field((), description="Folders with more task YAMLs.")
-    gen_kwargs: GenKwargs = Field(default_factory=dict, description="As temperature=0.7,top_p=0.9.")
-    allow_extra: bool = Field(
-        False, description="Send generation settings that are not known, or that an engine ignores."
-    )
-    apply_chat_template: bool | None = Field(
-        None, description="Generations over chat completions, or over completions. Default: as the suite says."
-    )
+    gen_kwargs: GenKwargs = Field({}, description="As temperature=0.7,top_p=0.9.")
+    allow_extra: bool = Field(False, description="Send generation settings that are unknown or that an engine ignores.")
+    apply_chat_template: bool | None = Field(None, description="Ask over chat completions. Default: as the suite says.")
     system_instruction: str = Field("", description="System prompt.")
     seed: int = Field(1234, description="Seed of few-shot draws, item order and sampling.")
-    repeats: Annotated[int, Count] = Field(1, description="Answers an item (needs a temperature).")
-    looks: Annotated[int | None, _must(lambda n: 2 <= n <= 10, "2 to 10, or not given")] = Field(
-        None, description="Looks (2 to 10) at which the run may stop early. Default: it asks everything."
-    )
-    sequential: bool = Field(
-        False, description="Ask the candidate after the baseline, on one device. Never signed off."
-    )
-    noise_floor_runs: Annotated[int | None, _must(lambda n: 1 <= n <= 9, "1 to 9")] = Field(
-        None, description="Further runs of the baseline alone, afterwards."
-    )
-    noise_floor_concurrency: Annotated[int | None, Count] = Field(
-        None, description="Requests in flight in those runs. Default: as in the arms."
-    )
-    margin: Annotated[float, Margin] = Field(
-        0.02,
-        description="Largest difference that counts as equal; 0.02 is 2 pp.",
-        json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1},
-    )
-    margins: Margins = Field(
-        default_factory=dict,
-        description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.",
-    )
-    score_bounds: ScoreBounds = Field(
-        default_factory=dict,
-        description="Lowest and highest score where not 0 and 1, by the same names, as reward=-1:1.",
-    )
+    repeats: int = Field(1, ge=1, description="Answers per item (needs a temperature).")
+    looks: int | None = Field(None, ge=2, le=10, description="Looks (2 to 10) at which the run may stop early.")
+    sequential: bool = Field(False, description="Ask one arm after the other, on one device. Never signed off.")
+    noise_floor_runs: int | None = Field(None, ge=1, le=9, description="Further runs of the baseline alone (1 to 9).")
+    noise_floor_concurrency: int | None = Field(None, ge=1, description="Requests in flight in those runs.")
+    margin: Margin = Field(0.02, description="Largest difference that counts as equal, a fraction: 0.02 is 2 pp.")
+    margins: Margins = Field({}, description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")
+    score_bounds: ScoreBounds = Field({}, description="Bounds of scores where not 0 and 1, as reward=-1:1.")
     objective: Objective = Field(
-        Objective.EQUIVALENCE,
-        description="Prove that nothing changes by the margin, or that no more than it is lost.",
+        Objective.EQUIVALENCE, description="What to prove: no change or no loss beyond the margin."
     )
     strict: bool = Field(False, description="Call a loss REGRESSION inside the margin too, for a lossless drafter.")
-    alpha: Annotated[
-        float, _must(lambda x: SMALLEST_ALPHA <= x < 0.5, f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}")
-    ] = Field(
-        0.05,
-        description="Level of each one-sided test.",
-        json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
+    alpha: float = Field(0.05, ge=SMALLEST_ALPHA, lt=0.5, description="Level of each one-sided test.")
+    power: float = Field(0.8, gt=0, le=MOST_POWER, description="Chance of proving the margin to aim at; 0.8 is usual.")
+    concurrency: int = Field(8, ge=1, description="Requests in flight in each arm.")
+    timeout: float = Field(300.0, gt=0, le=LONGEST_S, description="Deadline of one attempt, seconds.")
+    max_attempts: int = Field(5, ge=1, description="Attempts per request.")
+    max_wait: float = Field(600.0, ge=0, le=LONGEST_S, description="Longest wait at a server's request, seconds.")
+    max_failed_share: float = Field(0.1, gt=0, le=1, description="Share of missing answers that stops an arm.")
+    max_missing_share: float | None = Field(
+        None, ge=0, lt=1, description="Share of unanswered pairs that is INVALID. Default: a quarter of the margin."
     )
-    power: Annotated[
-        float, _must(lambda x: 0 < x <= MOST_POWER, f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}")
-    ] = Field(0.8, description="Chance of proving the margin that is aimed at; 0.8 is usual.")
-    concurrency: Annotated[int, Count] = Field(8, description="Requests in flight in each arm.")
-    timeout: Annotated[float, _must(lambda x: 0 < x <= LONGEST_S, f"above 0 and at most {LONGEST_S} seconds")] = Field(
-        300.0, description="Deadline of one attempt, seconds."
+    missing_lost: float | None = Field(
+        None, ge=0, lt=1, description="Share of unanswered pairs taken as lost. Default: all."
     )
-    max_attempts: Annotated[int, Count] = Field(5, description="Attempts a request.")
-    max_wait: Annotated[float, _must(lambda x: 0 <= x <= LONGEST_S, f"0 to {LONGEST_S} seconds")] = Field(
-        600.0, description="Seconds a request waits where its server asks for it (429, Retry-After)."
+    expected_missing: float = Field(0.0, ge=0, lt=1, description="Expected share of missing answers, as 0.005.")
+    min_accepted_share: float = Field(
+        0.0, ge=0, lt=1, description="Draft tokens' accepted share below which a task is INVALID."
     )
-    max_failed_share: Annotated[float, _must(lambda x: 0 < x <= 1, "above 0 and at most 1")] = Field(
-        0.1, description="Share of missing answers that stops an arm."
-    )
-    max_missing_share: Annotated[float | None, Share] = Field(
-        None,
-        description="Share of pairs without an answer that is INVALID. Default: a quarter of the margin.",
-        json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
-    )
-    missing_lost: Annotated[float | None, Share] = Field(
-        None,
-        description="Share of the pairs without an answer taken as lost. Default: all of them.",
-        json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
-    )
-    expected_missing: Annotated[float, Share] = Field(
-        0.0, description="Share of each arm's answers expected to be missing; as 0.005."
-    )
-    min_accepted_share: Annotated[float, Share] = Field(
-        0.0, description="Share of accepted draft tokens below which a task is INVALID."
-    )
-    allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
-    image: Annotated[str, AfterValidator(_image)] = Field(
-        "", description="Image that both arms run, as NAME@sha256:DIGEST."
-    )
+    allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing shows that the drafter ran.")
+    image: Image = Field("", description="Image that both arms run, as NAME@sha256:DIGEST.")
     revision: str = Field("", description="Commit of the checkpoint that both arms serve.")
     checkpoint: str | None = Field(None, description="The checkpoint's folder on this machine: its hash pins it.")
-    pods: Pods = Field(
-        default_factory=dict,
-        description="Pods whose image kubectl verifies, as baseline=NS/POD,candidate=NS/POD.",
-    )
-    containers: Containers = Field(
-        default_factory=dict,
-        description="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.",
-    )
+    pods: Pods = Field({}, description="Pods that kubectl verifies, as baseline=NS/POD,candidate=NS/POD.")
+    containers: Containers = Field({}, description="Containers that docker verifies, as baseline=NAME,candidate=NAME.")
     drafter_costs: Costs | None = Field(
-        None, description="As draft=0.2,overhead=0.05 steps of the model: shows where drafting pays."
+        None, description="As draft=0.2,overhead=0.05 model steps: shows where drafting pays."
     )
     tokenizer: str = Field("", description="tokenizer.json or its folder, where the server cannot tokenize.")
     label: str = Field("", description="A name to find the comparison by.")
@@ -338,11 +262,9 @@ class Settings(BaseSettings):
         try:
             is_sampled = float(temperature) > 0
         except (TypeError, ValueError) as exc:
-            raise InvalidValue(
-                f"temperature {temperature!r} is not a number",
-                hint="Change --gen-kwargs",
-                fields={"gen_kwargs": "its temperature must be a number"},
-            ) from exc
+            fields = {"gen_kwargs": "its temperature must be a number"}
+            message = f"temperature {temperature!r} is not a number"
+            raise InvalidValue(message, hint="Change --gen-kwargs", fields=fields) from exc
         if self.sequential and self.looks:
             raise InvalidValue(
                 "Looks compare the arms while both are asked, and --sequential asks one after the other",
@@ -352,7 +274,7 @@ class Settings(BaseSettings):
         if self.repeats > 1 and not is_sampled:
             raise InvalidValue(
                 f"repeats {self.repeats} at temperature 0 would ask the same thing again",
-                hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+                hint="Set a temperature, as --gen-kwargs temperature=0.7, or leave --repeats at 1",
                 fields={"repeats": "must be 1 at temperature 0"},
             )
         for arm in self.pods.keys() & self.containers.keys():
@@ -361,14 +283,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: Any,
-        env_settings: Any,
-        dotenv_settings: Any,  # noqa: ARG003
-        file_secret_settings: Any,  # noqa: ARG003
+        cls, settings_cls: type[BaseSettings], init_settings: Any, env_settings: Any, *_: Any, **__: Any
     ) -> tuple[Any, ...]:
-        """Command line, then environment, then file: `load` puts the first and the last into one init mapping."""
+        """Order command line, environment, file: `load` puts the first and the last into one init mapping."""
         given = init_settings.init_kwargs
         command_line = InitSettingsSource(settings_cls, given.get("command_line", {}))
         file = InitSettingsSource(settings_cls, given.get("file", {}))
@@ -385,6 +302,13 @@ def check_given(settings: Settings, needed: tuple[str, ...] = NEEDED_TO_RUN) -> 
             )
 
 
+BOUNDS = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "above {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "below {lt:g}",
+}
+"""Kinds of pydantic's errors -> the bound that a number must keep."""
 PLAN_FORMAT = "qualab_plan"
 """The key that makes a file a frozen plan; its experiment stands under "experiment"."""
 PLACE_FIELDS = (
@@ -410,24 +334,26 @@ def load(
     command_line: Mapping[str, Any] | None = None,
     environment: bool = True,
 ) -> Settings:
-    """`content` stands for a file that is read already. Raises UnknownSetting, InvalidValue (`fields` in its details
-    holds each wrong setting and what is wrong with it, the value itself not repeated), UsageError."""
+    """Load settings; `content` stands for a file that is read already.
+
+    Raises UnknownSetting, UsageError, InvalidValue (`fields` in its details says what is wrong with each setting,
+    without its value).
+    """
     from_file = read_experiment(file) if file else checked_experiment(content or {}, where="experiment")
     given = {name: value for name, value in (command_line or {}).items() if value is not None}
     sources: dict[str, Any] = {"command_line": given, "file": from_file, "environment": environment}
     try:
         return Settings(**sources)
     except ValidationError as exc:
-        wrong = exc.errors()
-        name, given_value = _name(wrong[0]), wrong[0].get("input")
-        hint = f"Given: {'(not shown)' if 'key' in name else repr(given_value)}"
-        if is_range := wrong[0]["type"] == "allowed":
-            hint = f"Change --{name.partition('.')[0].replace('_', '-')}"
-        raise InvalidValue(
-            f"{name}{'' if is_range else ':'} {_message(wrong[0])}",
-            hint=hint,
-            fields={_name(error): _unrepeated(error) for error in wrong},
-        ) from exc
+        first, *_ = wrong = exc.errors()
+        name, message = _name(first), _message(first)
+        option = name.partition(".")[0]
+        hint = f"Given: {'(not shown)' if 'key' in name else repr(first.get('input'))}"
+        if is_range := message.startswith("must be"):
+            hint = f"--{option.replace('_', '-')}: {Settings.model_fields[option].description}"
+        # fields do not repeat what was given, which own messages quote
+        details = {_name(error): re.sub(r"'[^']*'", "it", _message(error)) for error in wrong}
+        raise InvalidValue(f"{name}{'' if is_range else ':'} {message}", hint=hint, fields=details) from exc
 
 
 def _name(error: Any) -> str:
@@ -435,16 +361,13 @@ def _name(error: Any) -> str:
 
 
 def _message(error: Any) -> str:
+    if bound := BOUNDS.get(error["type"]):
+        return "must be " + bound.format(**error["ctx"])
     return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
-def _unrepeated(error: Any) -> str:
-    """The message without what was given, which own messages quote."""
-    return re.sub(r"'[^']*'", "it", _message(error)) if error["type"] == "value_error" else _message(error)
-
-
 def read_document(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping. Raises UsageError naming the line."""
+    """Read a YAML mapping. Raises UsageError naming the line."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except OSError as exc:
@@ -453,25 +376,21 @@ def read_document(path: Path) -> dict[str, Any]:
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or str(exc)
-        what = f"{place}: {problem}" if isinstance(exc, _DuplicateKey) else f"{place} is not YAML: {problem}"
-        raise UsageError(what, hint="`qualab init` writes an example") from exc
+        message = f"{place}: {problem}" if isinstance(exc, _DuplicateKey) else f"{place} is not YAML: {problem}"
+        raise UsageError(message, hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")
     return {str(key): value for key, value in content.items()}
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """An experiment file's settings, or a plan file's. Raises UsageError, UnknownSetting naming the nearest key."""
+    """Read an experiment file's settings, or a plan file's. Raises UsageError, UnknownSetting."""
     content = read_document(path)
-    if PLAN_FORMAT in content:
-        content = content.get("experiment") or {}
-    return checked_experiment(content, where=str(path))
+    return checked_experiment(content.get("experiment") or {} if PLAN_FORMAT in content else content, where=str(path))
 
 
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
-
-
 GROUPS = {
     "pins": {name: name for name in ("image", "revision", "checkpoint")},
     "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
@@ -493,7 +412,7 @@ def spread(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Settings without those that are empty. Raises UnknownSetting naming the nearest key."""
+    """Check settings, and leave out empty ones. Raises UnknownSetting naming the nearest key."""
     content = spread(content)
     for key in map(str, content):
         if key in FIELDS:
@@ -502,25 +421,23 @@ def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, A
             hint = f"Set {ENV_PREFIX}{key.upper()}, or {key}_file to a path"
             raise UnknownSetting(f"{where}: {key} may not stand in a file", hint=hint)
         if key in OF_A_PAIR:
-            raise UnknownSetting(f"{where} is the file of a pair", hint=f"Give it as --managed {where}")
+            raise UnknownSetting(f"{where} is a pair file", hint=f"Give it as --managed {where}")
         near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
-        raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint, fields={key: f"is no setting. {hint}"})
+        raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint, fields={key: f"is not a setting. {hint}"})
     return {str(key): value for key, value in content.items() if value is not None}
 
 
 def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
-    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError.
+    """Read each arm's key: its own before the common one, the environment before a file. Raises UsageError.
 
-    A managed pair's is the one that vLLM takes from the environment.
+    A managed pair has the key that vLLM takes from the environment.
     """
     if managed and (vllm_key := os.environ.get("VLLM_API_KEY")):
         return dict.fromkeys(ArmName, vllm_key)
     common = _key(settings.api_key, settings.api_key_file)
-    return {
-        ArmName.BASELINE: _key(settings.baseline_api_key, settings.baseline_api_key_file) or common,
-        ArmName.CANDIDATE: _key(settings.candidate_api_key, settings.candidate_api_key_file) or common,
-    }
+    own = {arm: [getattr(settings, f"{arm}_api_key{part}") for part in ("", "_file")] for arm in ArmName}
+    return {arm: _key(*parts) or common for arm, parts in own.items()}
 
 
 def _key(value: SecretStr | None, path: Path | None) -> str | None:

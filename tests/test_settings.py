@@ -49,7 +49,7 @@ def test_command_line_beats_environment_beats_file_beats_default(
             'chat_template_kwargs={"enable_thinking": false, "tags": [1, 2]},top_k=5',
             {"chat_template_kwargs": {"enable_thinking": False, "tags": [1, 2]}, "top_k": 5},
         ),
-        ('until=["a,b", "c"],temperature=1', {"until": ["a,b", "c"], "temperature": 1}),
+        ('until=["a,b=c", "c"],temperature=1', {"until": ["a,b=c", "c"], "temperature": 1}),
     ],
 )
 def test_gen_kwargs_are_read_as_lm_eval_reads_them(given: object, expected: object) -> None:
@@ -64,19 +64,17 @@ A = "sha256:" + "a" * 64
     [
         ({"gen_kwargs": "temperature=0.7,temperature=0.2"}, "'temperature' is given twice"),
         ({"gen_kwargs": {"temperature": "warm"}}, "temperature 'warm' is not a number"),
-        ({"limit": 0}, "limit must be a number above 0"),
-        ({"margin": 1.0}, "margin must be a fraction"),
-        ({"margins": "a=0"}, r"margins\.a must be a fraction"),
-        ({"alpha": 0.5}, "alpha must be between 0 and 0.5"),
-        ({"concurrency": 0}, "concurrency must be 1 or more"),
-        ({"timeout": float("inf")}, "timeout must be above 0 and at most 86400"),
-        ({"timeout": 1e12}, "timeout must be above 0 and at most 86400"),
+        ({"limit": 0}, "limit must be above 0"),
+        ({"margin": 1.0}, "margin must be below 1"),
+        ({"margins": "a=0"}, r"margins\.a must be at least 1e-06"),
+        ({"alpha": 0.5}, "alpha must be below 0.5"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"timeout": float("inf")}, "timeout must be at most 86400"),
         ({"repeats": 2}, "at temperature 0 would ask the same thing"),
         ({"looks": 3, "sequential": True}, "one after the other"),
-        ({"noise_floor_runs": 10}, "noise_floor_runs must be 1 to 9"),
-        ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be 1 to 9"),
+        ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be at most 9"),
         ({"noise_floor": {"times": 1}}, "noise_floor must be a mapping of runs, concurrency"),
-        ({"pins": {"image": "a b"}}, "is no image with a digest"),
+        ({"pins": {"image": "a b"}}, "is not an image with a digest"),
         ({"score_bounds": {"sums": (100.0, 0.0)}}, r"score_bounds\.sums must be two numbers, the lower first"),
         ({"score_bounds": {"sums": (0.0, float("inf"))}}, "must be two numbers"),
         ({"drafter_costs": {"draft": 1, "drift": 2}}, r"drafter_costs\.drift"),
@@ -86,7 +84,7 @@ A = "sha256:" + "a" * 64
         ({"containers": "baseline=-f"}, "'-f' of the baseline"),
         ({"pods": "baseline=a/b", "containers": "baseline=c"}, "The baseline has a pod and a container"),
         *(
-            ({"image": image}, "is no image with a digest")
+            ({"image": image}, "is not an image with a digest")
             for image in (f"a/b@{A[:-1]}", f"a/b@{A}0", f"a/b@{A.upper()}", "a/b@latest", "a b", f"a@{A}:v1")
         ),
     ],
@@ -125,10 +123,10 @@ def test_lists_are_separated_by_commas() -> None:
         ("- a list", UsageError, "qualab init"),
         ("a: [1", UsageError, "line 1"),
         ("seed: 1\nmargin: : 2", UsageError, "line 2"),
-        ("seed: 1\nmargin: 0.1\nmargin: 0.2", UsageError, "line 3: margin is given twice"),
-        ("margins:\n  image: a\n  image: b", UsageError, "line 3: image is given twice"),
-        ('{"qualab_plan": 1, "experiment": {"seed": 1, "seed": 2}}', UsageError, "line 1: seed is given twice"),
-        ('gen_kwargs: \'{"top_p": 1, "top_p": 2}\'', InvalidValue, "says a thing twice"),
+        ("seed: 1\nmargin: 0.1\nmargin: 0.2", UsageError, "line 3: 'margin' is given twice"),
+        ("margins:\n  image: a\n  image: b", UsageError, "line 3: 'image' is given twice"),
+        ('{"qualab_plan": 1, "experiment": {"seed": 1, "seed": 2}}', UsageError, "line 1: 'seed' is given twice"),
+        ('gen_kwargs: \'{"top_p": 1, "top_p": 2}\'', InvalidValue, "'top_p' is given twice"),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, kind: type[UsageError], says: str) -> None:
@@ -174,13 +172,12 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     assert set(commented) <= set(FIELDS)
 
 
-def test_what_settings_describe_is_an_option_of_run_or_plan_in_both_spellings() -> None:
+def test_settings_with_a_description_are_options_of_run_or_plan() -> None:
     from qualab.cli.main import load_command
 
     options = {option.name: option for name in ("plan", "run") for option in load_command(name).params}
     for name in OPTIONS:
-        flags = {flag.strip("-") for flag in options[name].opts}
-        assert flags == {name, name.replace("_", "-")}
+        assert options[name].opts == [f"--{name.replace('_', '-')}"]
         assert options[name].help == Settings.model_fields[name].description
 
 

@@ -1,17 +1,19 @@
-"""`qualab gate`: a pipeline goes on or stops."""
+"""`qualab gate`: let a pipeline go on, or stop it."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import Database, Format, OutputFormat, duration
-from qualab.cli.output import complain, exit_code, output_may_fail, print_json, write_file
+from qualab.cli.options import Database, duration
+from qualab.cli.output import Format, OutputFormat, complain, exit_code, output_may_fail, print_as, write_file
 from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
@@ -30,18 +32,12 @@ def gate(
     comparison: Annotated[str, typer.Argument(help="Id of a comparison.")] = "",
     latest: Annotated[bool, typer.Option("--latest", help="The newest comparison with --label.")] = False,
     label: Annotated[str, typer.Option(help="With --latest.")] = "",
-    server: Annotated[
-        str, typer.Option(envvar="QUALAB_SERVER", help="Ask this `qualab serve` instead of a database.")
-    ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds the server's token; or set QUALAB_TOKEN.")
-    ] = None,
+    server: Annotated[str, typer.Option(envvar="QUALAB_SERVER", help="URL of a `qualab serve` to ask.")] = "",
+    token_file: Annotated[Path | None, typer.Option(help="File with the server's token (or QUALAB_TOKEN).")] = None,
     timeout: Annotated[str, typer.Option(help="How long to wait, as 90s, 30m or 12h.")] = "6h",
     poll: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")] = None,
-    markdown_file: Annotated[
-        Path | None, typer.Option("--markdown", help="Write a summary for a merge request here.")
-    ] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write a summary here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON here.")] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -55,43 +51,35 @@ def gate(
     if not comparison and not (latest and label):
         raise UsageError("No comparison is named", hint="Give its id, or --latest with --label")
     wait_s = duration(timeout, option="--timeout").total_seconds()
-    token = _token(token_file)
+    token, files = _token(token_file), (junit_file, markdown_file, json_file)
 
-    async def waited(source: Source) -> GateResult:
-        chosen = comparison or await source.latest(label)
-        return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
-
-    async def asked() -> GateResult:
-        if not server:
-            return await waited(StoredVerdicts(bootstrap.store_at(db), SystemClock()))
-        async with Service(server, token=token) as remote:
-            return await waited(ServedVerdicts(remote))
+    async def waited() -> GateResult:
+        async with AsyncExitStack() as stack:
+            remote = await stack.enter_async_context(Service(server, token=token)) if server else None
+            source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), SystemClock())
+            chosen = comparison or await source.latest(label)
+            return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
 
     try:
-        result = bootstrap.run_async(asked())
+        result = bootstrap.run_async(waited())
     except QualabError as error:
         if isinstance(error, Unauthenticated) and not token:
             error.hint = NO_TOKEN
-        # into every file: what an earlier gate left there must not be taken for this one's result
+        # write every file: what an earlier gate left there must not be taken for this one's result
         name, message = comparison or label, f"{error.message}. {error.hint}" if error.hint else error.message
         about = {"code": error.code, "message": error.message, "hint": error.hint}
-        _write(junit_file, junit_of_error(name, code=error.code, message=message))
-        _write(markdown_file, gate_markdown_of_error(name, code=error.code, message=message))
-        _write(json_file, _json({"verdict": None, "error": about}))
+        xml = junit_of_error(name, code=error.code, message=message)
+        markdown = gate_markdown_of_error(name, code=error.code, message=message)
+        _write(files, xml, markdown, {"verdict": None, "error": about})
         raise
-    _write(junit_file, junit(result))
-    _write(markdown_file, gate_markdown(result))
-    _write(json_file, _json(result))
+    _write(files, junit(result), gate_markdown(result), result)
     with output_may_fail():
-        if output_format is Format.JSON:
-            print_json(shown(result))
-        else:
-            _print(result)
+        print_as(output_format, result, lambda: _print(result))
     raise typer.Exit(exit_code(result.verdict))
 
 
 def _token(path: Path | None) -> str:
-    """Read the token. An error does not repeat it: it may be another secret."""
+    """Read the token. Errors do not repeat it: it may be another secret."""
     token = read_secret(path, "token") if path else os.environ.get("QUALAB_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         where = f"The token file {path}" if path else "QUALAB_TOKEN"
@@ -99,13 +87,12 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _write(path: Path | None, content: str | bytes) -> None:
-    if path:
-        write_file(path, content, hint="Name a file in a folder that exists")
-
-
-def _json(value: object) -> str:
-    return json.dumps(shown(value), indent=2, ensure_ascii=False) + "\n"
+def _write(files: Sequence[Path | None], xml: bytes, markdown: str, document: object) -> None:
+    text = json.dumps(shown(document), indent=2, ensure_ascii=False) + "\n"
+    contents: tuple[str | bytes, ...] = (xml, markdown, text)
+    for path, content in zip(files, contents, strict=True):
+        if path:
+            write_file(path, content, hint="Name a file in a folder that exists")
 
 
 def _print(result: GateResult) -> None:

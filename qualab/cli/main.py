@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import pkgutil
+import re
 import sys
 import traceback
 from typing import Annotated, Any
@@ -74,8 +75,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the module of a command, or of a group of commands."""
-    place, about = COMMANDS[name]
-    target = pkgutil.resolve_name(f"qualab.cli.{place}")
+    path, about = COMMANDS[name]
+    target = pkgutil.resolve_name(f"qualab.cli.{path}")
     root = typer.Typer(**SETTINGS)
     root.callback()(lambda: None)
     if isinstance(target, typer.Typer):
@@ -110,11 +111,14 @@ def options(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 infrastructure."""
+    """Run a command; options may be spelt as settings are, with underscores.
+
+    Exit codes: 0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 infrastructure.
+    """
     keep_meaning()
     atexit.register(gc.freeze)  # the process ends: what lives need not be looked through once more
     try:
-        app()
+        app([re.sub("^--[a-z_-]+", lambda option: option[0].replace("_", "-"), part) for part in sys.argv[1:]])
     except QualabError as error:
         complain(f"qualab: {error.message}")
         if error.hint:

@@ -1,4 +1,4 @@
-"""Output in the width that there is, whose reader may leave or that finds no room; and exit codes."""
+"""Print results, to a reader that may leave or a disk that may be full; and exit codes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import errno
 import getpass
 import json
 import os
+import re
 import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import typer
 
 from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
 from qualab.model.names import Verdict
@@ -44,14 +48,24 @@ NARROWEST_NOTE = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
+class Format(StrEnum):
+    """Form of a printed result."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputFormat = Annotated[Format, typer.Option("--format", help="text for people, json for machines.")]
+
+
 def exit_code(outcome: Verdict | QualabError) -> int:
-    """Look up a verdict, or the nearest class of an error."""
+    """Look up the exit code of a verdict, or of the nearest class of an error."""
     kinds = (outcome,) if isinstance(outcome, Verdict) else type(outcome).__mro__
     return next(EXIT_CODES[kind] for kind in kinds if kind in EXIT_CODES)
 
 
 class _LastingOutput(TextIOWrapper):
-    """Output that outlives its reader: what nobody reads is dropped, and the command goes on to its own exit code.
+    """Output that drops what nobody reads any more, so that the command goes on to its own exit code.
 
     Left alone, Typer ends a command at the first unread line with 1, and the interpreter at its end with 120.
     """
@@ -80,8 +94,8 @@ def keep_meaning() -> None:
         if stream is None:  # closed: the next file or socket would take its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
         elif name != "stdin" and type(stream) is TextIOWrapper:
-            kept = {one: getattr(stream, one) for one in ("encoding", "line_buffering", "write_through")}
-            lasting = _LastingOutput(stream.detach(), errors="backslashreplace", **kept)
+            settings = {part: getattr(stream, part) for part in ("encoding", "line_buffering", "write_through")}
+            lasting = _LastingOutput(stream.detach(), errors="backslashreplace", **settings)
             setattr(sys, name, lasting)
             setattr(sys, f"__{name}__", lasting)  # the terminal's width is asked of it
 
@@ -122,6 +136,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=not is_unicode))
 
 
+def print_as(output_format: Format, value: Any, print_text: Callable[[], object]) -> None:
+    """Print a value as JSON, in which every reason has its sentence, or call what prints it as text."""
+    if output_format is Format.TEXT:
+        print_text()
+    else:
+        from qualab.report.words import shown
+
+        print_json(shown(value))
+
+
 def write_file(path: Path, content: str | bytes, *, hint: str = "") -> None:
     """Write a file whole or not at all: half a report could be taken for one. Raises UsageError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -153,10 +177,9 @@ def terminal_width() -> int:
 
 def wrapped(line: str, width: int, *, first: str = "", then: str = "  ") -> str:
     """Wrap a paragraph; a number stays with its unit."""
-    kept = line.replace(" %", f"{NO_BREAK}%").replace(" pp", f"{NO_BREAK}pp")
-    return textwrap.fill(
-        kept, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
-    ).replace(NO_BREAK, " ")
+    unbroken = re.sub(" (?=%|pp)", NO_BREAK, line)
+    wrapper = textwrap.TextWrapper(width, first, then, break_on_hyphens=False, break_long_words=False)
+    return wrapper.fill(unbroken).replace(NO_BREAK, " ")
 
 
 def annotated(lines: Iterable[tuple[str, str, str]], width: int) -> str:

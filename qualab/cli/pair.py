@@ -30,14 +30,11 @@ CHECK_EVERY_S = 0.5
 
 app = typer.Typer(help="A pair of vLLM servers from one file.", no_args_is_help=True)
 PairFile = Annotated[Path, typer.Argument(metavar="PAIR", help="A pair file (`qualab pair init` writes one).")]
-Managed = Annotated[
-    Path | None,
-    typer.Option(metavar="PAIR", help="A pair file: serve both arms for this run. Instead of URLs and model."),
-]
+Managed = Annotated[Path | None, typer.Option(metavar="PAIR", help="Pair file: serve both arms for this run.")]
 
 
 class Kind(StrEnum):
-    """What manifests are for."""
+    """Kind of manifests."""
 
     KUBERNETES = "kubernetes"
     COMPOSE = "compose"
@@ -45,9 +42,7 @@ class Kind(StrEnum):
 
 def serve_pair(
     pair: PairFile,
-    sequential: Annotated[
-        bool, typer.Option("--sequential", help="The baseline until Enter, then the candidate, on one device.")
-    ] = False,
+    sequential: Annotated[bool, typer.Option("--sequential", help="One arm after the other; Enter switches.")] = False,
 ) -> None:
     """Serve two vLLM servers that differ in the drafter alone, until Ctrl-C."""
     described = read_pair(pair)
@@ -93,7 +88,7 @@ def render(
 def write_example(name: str, path: Path, *, force: bool) -> None:
     """Write the commented file of this name. Raises UsageError where a file is there already."""
     if path.exists() and not force:
-        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
+        raise UsageError(f"{path} exists", hint="Give another path, or --force to overwrite it")
     make_folder(path.parent, hint="Give another path")
     write_file(path, (EXAMPLES / name).read_text(encoding="utf-8"))
 
@@ -107,15 +102,14 @@ def make_folder(folder: Path, *, hint: str) -> None:
 
 
 def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Add both URLs and the model's name of the pair of `--managed` to the command line.
+    """Add the URLs and the model's name of the pair of `--managed` to the command line.
 
-    `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two options
-    contradict each other, and what `read_pair` raises.
+    `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError.
     """
     if managed is None:
         return dict(given)
-    if twice := [name for name in ("baseline", "candidate", "model") if given.get(name) is not None]:
-        raise UsageError(f"--managed and --{twice[0]} say the same thing", hint=f"Leave out --{twice[0]}")
+    if repeated := [name for name in ("baseline", "candidate", "model") if given.get(name) is not None]:
+        raise UsageError(f"--managed and --{repeated[0]} say the same thing", hint=f"Leave out --{repeated[0]}")
     pair = read_pair(managed)
     urls = {arm.value: pair.url(arm) for arm in ArmName}
     if planned.get("model", pair.served_model_name) != pair.served_model_name:
@@ -169,7 +163,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
-    """Until Ctrl-C (False), or Enter where the other arm's turn may come (True). Raises when a server has ended."""
+    """Wait for Ctrl-C (False), or for Enter where the other arm may follow (True). Raises when a server has ended."""
     try:
         for server in servers:
             typer.echo(f"{server.arm:<10} {pair.url(server.arm)}  (model {pair.served_model_name})")

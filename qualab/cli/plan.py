@@ -1,4 +1,4 @@
-"""`qualab plan`: what the items can prove, before anything is asked; and the plan file that freezes it."""
+"""`qualab plan`: show what the items can prove before anything is asked, and freeze the plan in a file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 import yaml
 
 from qualab import bootstrap
-from qualab.cli.options import Format, Given, OutputFormat, settings_options
-from qualab.cli.output import complain, print_json, write_file
+from qualab.cli.options import Given, settings_options
+from qualab.cli.output import Format, OutputFormat, complain, print_json, write_file
 from qualab.errors import InvalidValue, UsageError
 from qualab.settings import (
     ENV_PREFIX,
@@ -44,18 +44,13 @@ HEAD = """\
 def plan(
     experiment: Annotated[Path | None, typer.Argument(help="An experiment file, or a plan to make anew.")] = None,
     discordance: Annotated[
-        str | None, typer.Option(help="Share of items right in exactly one arm, as 0.05 or 0.05,gsm8k=0.02.")
+        str | None, typer.Option(help="Share of items right in one arm alone, as 0.05,gsm8k=0.02.")
     ] = None,
-    pilot: Annotated[str | None, typer.Option(help="Take what is not said here from this stored comparison.")] = None,
+    pilot: Annotated[str | None, typer.Option(help="Stored comparison to take other figures from.")] = None,
     design_effect: Annotated[
-        str | None,
-        typer.Option(
-            "--design-effect", "--design_effect", help="What clusters multiply the variance by; as 1.2 or belebele=1.2."
-        ),
+        str | None, typer.Option(help="Clusters' factor on the variance, as belebele=1.2.")
     ] = None,
-    noise: Annotated[
-        str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
-    ] = None,
+    noise: Annotated[str | None, typer.Option(help="Discordance of two runs of one arm, as 0.04.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, both arms together: adds the time.")] = None,
     output: Annotated[Path, typer.Option(help="Where the plan goes.")] = Path("plan.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace another plan in that file.")] = False,
@@ -69,12 +64,8 @@ def plan(
     from qualab.report.terminal import make_console, print_planning
     from qualab.report.words import shown
 
-    beliefs = suite.Given(
-        discordance=parse_shares(discordance) if discordance else {},
-        design_effect=parse_shares(design_effect) if design_effect else {},
-        noise=parse_shares(noise) if noise else {},
-        rate=rate,
-    )
+    shares = {"discordance": discordance, "design_effect": design_effect, "noise": noise}
+    beliefs = suite.Given(**{name: parse_shares(text) for name, text in shares.items() if text}, rate=rate)
     settings = load(file=experiment, command_line=given)
     planning = _planned(settings, beliefs, pilot)
     if output_format is Format.JSON:
@@ -93,17 +84,17 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     from qualab.run.pins import LocalPins
     from qualab.run.prepare import local_of, make_plan, task_options
 
-    seen = pilot_of(bootstrap.store_at(settings.db), pilot) if pilot else None
+    measured = pilot_of(bootstrap.store_at(settings.db), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(settings))
     folder, digest = local_of(settings)["checkpoint"], ""
     if folder:
         digest = bootstrap.run_async(LocalPins().checkpoint_hash(Path(folder), say=complain))
     plan = make_plan(settings, tasks, checkpoint_hash=digest)
-    return plan_comparison(plan, tasks.render(), beliefs, seen, missing=settings.expected_missing)
+    return plan_comparison(plan, tasks.render(), beliefs, measured, missing=settings.expected_missing)
 
 
 def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:
-    """Writes the plan file, and tells what was done. Raises UsageError where the file holds something else."""
+    """Write the plan file; return what was done. Raises UsageError where the file holds something else."""
     from qualab.model.canonical import plan_hash
     from qualab.run.prepare import FrozenPlan, to_document
 
@@ -113,10 +104,8 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
         before = read_frozen(output) if output.exists() else None
     same = before if before is not None and before.plan_hash == digest else None
     if output.exists() and not force and not same:
-        raise UsageError(
-            f"{output} is there already, and holds another plan or something else",
-            hint=f"This plan ({digest[:12]}) is not written: --force replaces the file, --output names another",
-        )
+        hint = f"This plan ({digest[:12]}) is not written: --force replaces the file, --output names another"
+        raise UsageError(f"{output} exists, and holds another plan or something else", hint=hint)
     frozen = FrozenPlan(
         plan=planning.plan,
         plan_hash=digest,
@@ -136,7 +125,7 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
 
 
 def _figures(planning: Planning) -> dict[str, Any]:
-    """The planning figures that a person looks for in the file."""
+    """Select the planning figures that a person looks for in the file."""
     from qualab.report.words import ENGLISH
 
     names = {name: name for name in ("margin", "power", "provable_margin", "items_needed", "items_needed_alone")}
@@ -146,9 +135,9 @@ def _figures(planning: Planning) -> dict[str, Any]:
         "expected_missing": planning.expected_missing,
         "requests": planning.n_requests,
         "metrics": {
-            one.id: {"items": one.asked.n_items, "discordance": one.belief.discordance}
-            | {name: getattr(one, part) for name, part in names.items()}
-            for one in planning.metrics
+            metric.id: {"items": metric.asked.n_items, "discordance": metric.belief.discordance}
+            | {name: getattr(metric, part) for name, part in names.items()}
+            for metric in planning.metrics
         },
         "cannot_be_proven": list(ENGLISH.reasons(planning.unproven)),
     }
@@ -157,14 +146,13 @@ def _figures(planning: Planning) -> dict[str, Any]:
 
 
 def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
-    """What a plan file keeps: all that makes the plan, where this machine finds things, and other places that were
-    named in the experiment file or on the command line."""
+    """Select what a plan file keeps: settings that make the plan, and the places that were given or found here."""
     from qualab.run.prepare import local_of
 
-    kept = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
-    kept |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
-    kept |= local_of(settings) | {"include_path": ",".join(str(path.resolve()) for path in settings.include_path)}
-    return {name: one for name, one in kept.items() if one or (name in PLAN_FIELDS and one is not None)}
+    values = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
+    values |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
+    values |= local_of(settings) | {"include_path": ",".join(str(path.resolve()) for path in settings.include_path)}
+    return {name: value for name, value in values.items() if value or (name in PLAN_FIELDS and value is not None)}
 
 
 def read_frozen(path: Path | None) -> FrozenPlan | None:

@@ -1,4 +1,4 @@
-"""Live progress of both arms on a terminal; plain lines anywhere else."""
+"""Show both arms' progress live on a terminal, in plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINE_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class ArmProgress:
-    """What one arm has answered in this run."""
+    """One arm's answers in this run."""
 
     total: int
     done: int
@@ -26,7 +26,7 @@ class ArmProgress:
     errors: int = 0
     waits: int = 0
     waited_s: float = 0.0
-    """Over all requests, because the server asked for it."""
+    """Sum over all requests, at the server's request."""
     started_s: float = field(default_factory=time.monotonic)
 
     def text(self) -> str:
@@ -45,7 +45,7 @@ def _duration(seconds: float) -> str:
 
 
 class TerminalProgress:
-    """Shows a run. Remembers the comparison, so that an interrupted one can be named."""
+    """Progress of a run; it remembers the comparison, so that an interrupted one can be named."""
 
     def __init__(self, console: Console) -> None:
         self.comparison_id = ""

@@ -1,16 +1,25 @@
-"""`qualab list`, `show`, `report` and `prune`: look at what is stored, and delete what is old."""
+"""`qualab list`, `show`, `report` and `prune`: look at stored comparisons, and delete old ones."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, duration, moment_of
-from qualab.cli.output import print_json, who, write_file
+from qualab.cli.options import ComparisonId, Database, PlanHash, duration, moment_of
+from qualab.cli.output import (
+    Format,
+    OutputFormat,
+    exit_code,
+    output_may_fail,
+    print_as,
+    print_json,
+    who,
+    write_file,
+)
 from qualab.errors import UsageError
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
@@ -32,7 +41,7 @@ def list_comparisons(
     verdict: Annotated[Verdict | None, typer.Option(case_sensitive=False, help="Only this verdict.")] = None,
     model: Annotated[str | None, typer.Option(help="Only comparisons of this model.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only those created since, as 2026-03-04, or 7d ago.")
+        str | None, typer.Option(metavar="TIME", help="Only those created since, as 2026-03-04 or 7d.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 50,
     db: Database = None,
@@ -48,7 +57,7 @@ def list_comparisons(
     filters = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
     comparisons = find_all(bootstrap.store_at(db), filters, now=bootstrap.now())
     if output_format is Format.JSON:
-        documents = [plain(one) for one in comparisons]
+        documents = [plain(comparison) for comparison in comparisons]
         for document in documents:
             plan = document.pop("plan")
             del document["local"]
@@ -65,26 +74,18 @@ def show(
     comparison: ComparisonId,
     plan: PlanHash = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Also the drafter's rounds by accepted tokens.")] = False,
-    flips: Annotated[
-        bool, typer.Option("--flips", help="Instead the items whose score the candidate changed, with both answers.")
-    ] = False,
-    texts: Annotated[
-        bool, typer.Option("--texts", help="Instead the pairs whose texts differ while their scores do not.")
-    ] = False,
+    flips: Annotated[bool, typer.Option("--flips", help="Instead the items whose score changed.")] = False,
+    texts: Annotated[bool, typer.Option("--texts", help="Instead the pairs whose texts alone differ.")] = False,
     leaks: Annotated[
         bool,
-        typer.Option(
-            "--leaks",
-            help="Instead the pairs in which an answer goes past a stop string, holds special tokens or broken "
-            "characters, or is cut: those in one arm alone first.",
-        ),
+        typer.Option("--leaks", help="Instead the pairs with stop strings, special tokens, broken characters or cuts."),
     ] = False,
-    task: Annotated[str, typer.Option(help="With --flips, --texts or --leaks: of this task or group alone.")] = "",
+    task: Annotated[str, typer.Option(help="With --flips, --texts or --leaks: only this task or group.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="With --flips, --texts or --leaks: how many.")] = 20,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Show a comparison's table and verdict, as they were found under its plan."""
+    """Show a comparison's table and verdict under its plan."""
     store = bootstrap.store_at(db)
     if flips + texts + leaks > 1:
         raise UsageError("Only one of --flips, --texts and --leaks can be shown", hint="Call `qualab show` for each")
@@ -96,17 +97,24 @@ def show(
 
 
 def _whole_hash(store: Store, comparison_id: str, beginning: str | None) -> str | None:
-    """Of a plan that a stored analysis is under, by the hash's beginning. Raises UsageError."""
+    """Find a stored analysis' plan hash by its beginning. Raises UsageError."""
     if not beginning:
         return None
     known = store.plan_hashes(store.get(comparison_id).id)
-    matching = [one for one in known if one.startswith(beginning)]
+    matching = [plan_hash for plan_hash in known if plan_hash.startswith(beginning)]
     if len(matching) != 1:
+        hint = f"There are: {', '.join(plan_hash[:12] for plan_hash in known)}"
         raise UsageError(
-            f"{len(matching) or 'No'} plans of this comparison's analyses begin with {beginning}",
-            hint=f"There are: {', '.join(one[:12] for one in known)}",
+            f"{len(matching) or 'No'} plans of this comparison's analyses begin with {beginning}", hint=hint
         )
     return matching[0]
+
+
+def end_with_result(store: Store, analysis: Analysis, output_format: Format) -> NoReturn:
+    """Print a stored result, and exit as its verdict says, even where the output fails."""
+    with output_may_fail():
+        print_result(store, analysis.comparison_id, output_format)
+    raise typer.Exit(exit_code(analysis.verdict))
 
 
 def print_result(
@@ -139,7 +147,7 @@ def print_analysed(comparison: Comparison, analysis: Analysis | None, output_for
     if output_format is Format.JSON:
         document: dict[str, Any] = {"comparison": shown(comparison), "analysis": None, "signoff": None}
         if analysis:
-            obstacles = [shown(one) for one in signoff_obstacles(analysis, comparison)]
+            obstacles = shown(list(signoff_obstacles(analysis, comparison)))
             document["analysis"] = shown(analysis)
             document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
         print_json(document)
@@ -152,34 +160,24 @@ def _print_pairs(
 ) -> None:
     from qualab.analysis import flips as use_case
     from qualab.report.terminal import make_console, print_flips, print_text_pairs
-    from qualab.report.words import shown
 
     if not flips:
         pairs = use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
-        if output_format is Format.JSON:
-            print_json(shown(pairs))
-        else:
-            print_text_pairs(make_console(), pairs, leaks=leaks)
+        print_as(output_format, pairs, lambda: print_text_pairs(make_console(), pairs, leaks=leaks))
         return
     flipped = use_case.flips(store, comparison_id, task=task, limit=limit)
-    if output_format is Format.JSON:
-        print_json(shown(flipped))
-        return
     n_others = 0
     if not flipped.shown:
         n_others = use_case.text_pairs(store, comparison_id, task=task, limit=0).n_pairs
-    print_flips(make_console(), flipped, n_other_texts=n_others)
+    print_as(output_format, flipped, lambda: print_flips(make_console(), flipped, n_other_texts=n_others))
 
 
 def report(
     comparison: ComparisonId,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file; - for the standard output. By default qualab-ID.FORMAT here."),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file, or - for standard output.")] = None,
     language: Annotated[Language, typer.Option("--lang", help="Language of the report.")] = Language.ENGLISH,
     report_format: Annotated[
-        ReportFormat | None, typer.Option("--format", help="By default as the file's name ends, else pdf.")
+        ReportFormat | None, typer.Option("--format", help="Default: as the file's name ends, else pdf.")
     ] = None,
     plan: PlanHash = None,
     db: Database = None,
@@ -208,28 +206,22 @@ def prune(
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Delete old comparisons with everything that belongs to them; never those that are signed off, run or wait."""
+    """Delete old comparisons with all that belongs to them; never those that are signed off, running or queued."""
     from qualab.run.prune import prune as delete_old
 
     now = bootstrap.now()
     cutoff = now - duration(older_than, option="--older-than")
-    pruned = delete_old(bootstrap.store_at(db), before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
-    gone = "would delete" if dry_run else "deleted"
-    rows = [
-        {
-            "id": one.summary.id,
-            "created_at": one.summary.created_at.isoformat(),
-            "status": one.summary.status.value,
-            "label": one.summary.label,
-            "kept": one.kept,
-        }
-        for one in pruned
-    ]
+    pruned = list(delete_old(bootstrap.store_at(db), before=cutoff, label=label, who=who(), now=now, dry_run=dry_run))
     if output_format is Format.JSON:
-        print_json(rows)
+        parts = ("id", "status", "label")
+        documents = [{part: getattr(row.summary, part) for part in parts} | {"kept": row.kept} for row in pruned]
+        dates = [{"created_at": row.summary.created_at.isoformat()} for row in pruned]
+        print_json([document | date for document, date in zip(documents, dates, strict=True)])
         return
-    for row in rows:
-        outcome = f"kept ({row['kept']})" if row["kept"] else gone
-        typer.echo(f"{outcome}: {row['id']}  {row['created_at'][:10]}  {row['status']}  {row['label']}".rstrip())
-    n_kept = sum(bool(row["kept"]) for row in rows)
-    typer.echo(f"{gone} {len(rows) - n_kept:,}, kept {n_kept:,}")
+    gone = "would delete" if dry_run else "deleted"
+    for row in pruned:
+        outcome, summary = f"kept ({row.kept})" if row.kept else gone, row.summary
+        line = f"{outcome}: {summary.id}  {summary.created_at:%Y-%m-%d}  {summary.status.value}  {summary.label}"
+        typer.echo(line.rstrip())
+    n_kept = sum(bool(row.kept) for row in pruned)
+    typer.echo(f"{gone} {len(pruned) - n_kept:,}, kept {n_kept:,}")

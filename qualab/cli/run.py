@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import (
-    ComparisonId,
-    Database,
-    ExperimentFile,
-    Force,
+from qualab.cli.options import ComparisonId, Database, ExperimentFile, Force, Given, settings_options
+from qualab.cli.output import (
+    INTERRUPTED,
+    INVALID,
     Format,
-    Given,
     OutputFormat,
-    settings_options,
+    complain,
+    exit_code,
+    output_may_fail,
+    print_as,
 )
-from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_may_fail, print_json
 from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
 from qualab.model.names import ArmName
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
+RESUME_PLACES = ("checkpoint", "pods", "containers", "data_dir")
+"""Where another machine may find things."""
 
 
 @settings_options(
@@ -52,13 +54,12 @@ def preflight(
     given: Given,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Check a pair before a run: same model and configuration, one drafter, in the candidate, that drafts.
+    """Check a pair before a run: same model and configuration; a drafter in the candidate alone, and it drafts.
 
-    Asks a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
+    Sends a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
     """
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.report.terminal import make_console, print_preflight
-    from qualab.report.words import shown
     from qualab.run import run as use_case
 
     frozen = read_frozen(experiment)
@@ -72,14 +73,11 @@ def preflight(
         frozen=frozen.plan if frozen else None,
     )
     try:
-        found = bootstrap.run_async(job)
+        preflighted = bootstrap.run_async(job)
     finally:
         progress.finished()
-    if output_format is Format.JSON:
-        print_json(shown(found))
-    else:
-        print_preflight(make_console(), found)
-    if found.stopping:
+    print_as(output_format, preflighted, lambda: print_preflight(make_console(), preflighted))
+    if preflighted.stopping:
         raise typer.Exit(INVALID)
 
 
@@ -91,7 +89,7 @@ def run(
     managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
+    """Compare two endpoints: ask both every item, score the answers, and test whether quality is equivalent."""
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.model.reason import Reason
     from qualab.report.words import ENGLISH
@@ -121,19 +119,18 @@ def run(
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
-@settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
+@settings_options(*RESUME_PLACES, "api_key_file", "db")
 def resume(
     comparison: ComparisonId,
     retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", "--retry_failed", help="Also ask again what the endpoint failed at."),
+        bool, typer.Option("--retry-failed", help="Also ask again where the endpoint failed.")
     ] = False,
     *,
     given: Given,
     managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
+    """Go on with a comparison that was stopped, interrupted or killed; ask only what is missing."""
     from qualab.model.registry import signed_off
     from qualab.run import run as use_case
     from qualab.run.prepare import local_of
@@ -142,17 +139,17 @@ def resume(
     settings = load(command_line=given)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    here, left_out = local_of(settings), settings.checkpoint == ""
-    places = ("data_dir", "checkpoint", "pods", "containers")
-    local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
+    local = {name: value for name, value in local_of(settings).items() if value and name in RESUME_PLACES}
+    if settings.checkpoint == "":
+        local["checkpoint"] = ""
     # before any server is started for it
-    found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
-    if services.store.signoffs(found.id):
-        raise signed_off(found.id)
+    stored = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
+    if services.store.signoffs(stored.id):
+        raise signed_off(stored.id)
     keys = keys_of(settings, managed=managed is not None)
-    if found.plan.sequential and managed:
-        turns = use_case.turns_left(services, found.id, retry_failed=retry_failed)
-        analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
+    if stored.plan.sequential and managed:
+        turns = use_case.turns_left(services, stored.id, retry_failed=retry_failed)
+        analysis = _take_turns(services, stored.id, turns, managed, progress, keys=keys, local=local)
     else:
         with while_served(managed, progress):
             job = use_case.resume(
@@ -172,10 +169,10 @@ def _take_turns(
     keys: Keys,
     local: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Serve one arm after the other and ask it. The last turn ends with the analysis."""
+    """Serve and ask one arm after the other. The last turn ends with the analysis."""
     from qualab.run.run import take_turn
 
-    progress.comparison_id = comparison_id  # for the way on, should a server fail before anything is asked
+    progress.comparison_id = comparison_id  # for the hint, should a server fail before anything is asked
     for arm in turns:
         with while_served(managed, progress, [arm]):
             job = take_turn(services, comparison_id, arm, keys=keys, progress=progress, local=local)
@@ -235,7 +232,7 @@ def _progress() -> TerminalProgress:
 
 
 def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
-    """Run a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
+    """Run a job. Where Ctrl-C or SIGTERM ends it early, say how to go on."""
     from qualab.run.prune import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
@@ -244,15 +241,15 @@ def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     except (KeyboardInterrupt, asyncio.CancelledError):
         job.close()
         progress.finished()
-        way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
-        complain(f"Interrupted{way_on}")
+        hint = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
+        complain(f"Interrupted{hint}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
-    """By itself and not by way of Ctrl-C, to which a script's shell makes its background jobs deaf."""
+    """Handle SIGTERM itself, not as Ctrl-C, which a script's shell lets its background jobs ignore."""
     if task := asyncio.current_task():
         with suppress(NotImplementedError):  # Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -260,7 +257,7 @@ async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format, *, folder: Path | None = None) -> None:
-    """Write lm-eval's files where a folder is named, print the result in any case, and exit as the verdict says."""
+    """Write lm-eval's files into the folder, if any; always print the result; exit as the verdict says."""
     from qualab.cli.query import print_result
     from qualab.run.stored import export
 
@@ -279,7 +276,7 @@ def finish(services: Services, analysis: Analysis, output_format: Format, *, fol
 
 
 def print_next(comparison_id: str) -> None:
-    """Print commands that look further into a result, with the path of `qualab` where a shell would not find it."""
+    """Print commands for a closer look, with the path of `qualab` where a shell would not find it."""
     called, on_path = Path(sys.argv[0]), shutil.which("qualab")
     is_found = on_path is not None and Path(on_path).resolve() == called.resolve()
     program = "qualab" if called.name != "qualab" or is_found else sys.argv[0]

@@ -1,4 +1,4 @@
-"""`qualab serve`, `worker`, `token` and `db`: what an operator of the service needs."""
+"""`qualab serve`, `worker`, `token` and `db`: operate the service."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import Database, Format, Given, OutputFormat, duration, settings_options
-from qualab.cli.output import complain, who
+from qualab.cli.options import Database, Given, duration, settings_options
+from qualab.cli.output import Format, OutputFormat, complain, who
 from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable, UsageError
 from qualab.model.registry import Scope
 from qualab.settings import load, read_secret
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 
 ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
-"""What requests may reach: the service and its workers must be told the same."""
+"""What requests may reach: give the service and its workers the same."""
 SHOWN = ("id", "name", "scope", "created_at", "expires_at", "revoked_at")
-"""Of a token; never its secret."""
+"""Parts of a token; never its secret."""
 LOOK_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
@@ -44,13 +43,11 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 @settings_options("data_dir", "db", "host", "port", *ALLOWED, "allowed_hosts", "token_file")
 def serve(
-    worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
-    ] = True,
+    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Run comparisons in this process, too.")] = True,
     *,
     given: Given,
 ) -> None:
-    """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    """Serve the REST API and web pages, with a worker. Every setting can also be given as QUALAB_SERVE_NAME."""
     from qualab.service.access import token_of
     from qualab.service.context import context_of
     from qualab.service.worker import working
@@ -91,7 +88,7 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
 
 
 def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | None) -> None:
-    """Raises UsageError where anybody could come in."""
+    """Raise UsageError where the service would be open to everybody."""
     now = bootstrap.now()
     if not (settings.is_loopback or own_token or any(token.is_valid(now) for token in store.tokens())):
         raise UsageError(
@@ -106,7 +103,7 @@ def worker(
     *,
     given: Given,
 ) -> None:
-    """Run what the service was asked for, until SIGTERM. Any number of workers may share one PostgreSQL."""
+    """Run queued comparisons until SIGTERM. Any number of workers may share one PostgreSQL."""
     if concurrency < 1:
         raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
     if concurrency > 1:
@@ -131,7 +128,7 @@ def worker(
 
 
 def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
-    """Tries again where the database is away, slow or locked when the worker starts, as it does later."""
+    """Retry where the database is away or locked when the worker starts, as it does later."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
@@ -146,19 +143,15 @@ def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_a
 
 
 def _ended_by_signals() -> threading.Event:
-    """Set by SIGTERM and SIGINT, whatever the shell that started this has made of them."""
+    """Make an event that SIGTERM and SIGINT set, even where the shell that started this ignores them."""
     ended = threading.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        ended.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, lambda *_: ended.set())
     return ended
 
 
 def _several(count: int, arguments: list[str]) -> int:
-    """Start so many workers, and end all when one ends. Returns the first exit code that is not 0."""
+    """Start workers, and end all when one ends. Returns the first exit code that is not 0."""
     ended = _ended_by_signals()
     command = [sys.executable, "-m", "qualab", *arguments, "--concurrency", "1"]
     children = [subprocess.Popen(command) for _ in range(count)]
@@ -172,12 +165,12 @@ def _several(count: int, arguments: list[str]) -> int:
 
 @token.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose it is: stands in the record of every change.")],
-    scope: Annotated[Scope, typer.Option(help="Each holds the ones before it.")] = Scope.READ,
-    expires: Annotated[str, typer.Option(help="After so long, as 12h, 90d or 52w; or never.")] = "90d",
+    name: Annotated[str, typer.Argument(help="Its owner's name, for the record of changes.")],
+    scope: Annotated[Scope, typer.Option(help="Each includes the ones before it.")] = Scope.READ,
+    expires: Annotated[str, typer.Option(help="When it expires, as 12h, 90d or 52w; or never.")] = "90d",
     db: Database = None,
 ) -> None:
-    """Make a token, and print it: once, it is kept nowhere."""
+    """Make a token and print it, once: it is stored nowhere."""
     from qualab.service.access import create_token
 
     lifetime = None if expires == "never" else duration(expires, option="--expires")
@@ -189,7 +182,7 @@ def create(
 
 @token.command()
 def generate() -> None:
-    """Print a new token for `qualab serve --token-file`: no database knows it."""
+    """Print a new token for `qualab serve --token-file`; no database knows it."""
     from qualab.service.access import new_text
 
     typer.echo(new_text())
@@ -198,17 +191,17 @@ def generate() -> None:
 @token.command("list")
 def list_tokens(db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
     """List tokens, newest first; never their secrets."""
-    found, now = bootstrap.store_at(db).tokens(), bootstrap.now()
+    tokens, now = bootstrap.store_at(db).tokens(), bootstrap.now()
     if output_format is Format.JSON:
-        documents = [{name: getattr(one, name) for name in SHOWN} for one in found]
+        documents = [{name: getattr(entry, name) for name in SHOWN} for entry in tokens]
         typer.echo(json.dumps(documents, indent=2, default=datetime.isoformat))
         return
-    if not found:
+    if not tokens:
         typer.echo("No tokens. Make one with: qualab token create NAME --scope run")
-    for one in found:
-        state = "valid" if one.is_valid(now) else "revoked" if one.revoked_at else "expired"
-        until = f"{one.expires_at:%Y-%m-%d}" if one.expires_at else "never"
-        typer.echo(f"{one.id}  {one.scope.value:<5}  {state:<7}  expires {until:<10}  {one.name}")
+    for entry in tokens:
+        state = "valid" if entry.is_valid(now) else "revoked" if entry.revoked_at else "expired"
+        until = f"{entry.expires_at:%Y-%m-%d}" if entry.expires_at else "never"
+        typer.echo(f"{entry.id}  {entry.scope.value:<5}  {state:<7}  expires {until:<10}  {entry.name}")
 
 
 @token.command()
@@ -216,7 +209,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="token", help="Id of a token, as `qualab token list` shows it.")],
     db: Database = None,
 ) -> None:
-    """Revoke a token: within seconds nobody gets in with it."""
+    """Revoke a token: within seconds it is refused."""
     bootstrap.store_at(db).revoke_token(token_id, entry=_by().entry("token.revoke", token_id))
     typer.echo(f"Token {token_id} is revoked.")
 
@@ -239,6 +232,6 @@ def upgrade(db: Database = None) -> None:
 @database.command()
 def current(db: Database = None) -> None:
     """Show the database's schema and this version's."""
-    found, head = bootstrap.current_revision(db)
-    state = "up to date" if found == head else "run: qualab db upgrade"
-    typer.echo(f"database {found or 'empty'}, this version {head} ({state})")
+    revision, head = bootstrap.current_revision(db)
+    state = "up to date" if revision == head else "run: qualab db upgrade"
+    typer.echo(f"database {revision or 'empty'}, this version {head} ({state})")

@@ -1,22 +1,17 @@
-"""`qualab stats`: the statistics for a person with a few counts, or with a plan in mind."""
+"""`qualab stats`: statistics of a few counts, or for a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 import typer
 
-from qualab.cli.options import Format, OutputFormat
-from qualab.cli.output import annotated, print_json, terminal_width, wrapped
-from qualab.model.names import Verdict
+from qualab.cli.output import Format, OutputFormat, annotated, print_json, terminal_width, wrapped
 from qualab.model.wording import percent, pp, proven, pvalue, share, signed
 
-if TYPE_CHECKING:
-    from qualab.planning.calculators import PairedTest
-
 Line = tuple[str, str, str]
-"""A label, a value and what it means."""
+"""A label, a value and a note."""
 
 app = typer.Typer(
     help="Calculators: what counts prove, and how many items a margin needs. Nothing is read or stored.",
@@ -24,10 +19,7 @@ app = typer.Typer(
 )
 Items = Annotated[int, typer.Option(help="Items that both arms answer.")]
 Margin = Annotated[float, typer.Option(help="Largest difference that does not matter, as a fraction: 0.02 is 2 pp.")]
-Discordance = Annotated[
-    float,
-    typer.Option(help="Share of items right in exactly one arm, as a fraction: measured in a pilot, or assumed."),
-]
+Discordance = Annotated[float, typer.Option(help="Share of items right in exactly one arm, a fraction.")]
 Power = Annotated[float, typer.Option(help="Probability to aim at.")]
 Metrics = Annotated[int, typer.Option(help="Primary metrics like this one that all have to pass.")]
 Alpha = Annotated[float, typer.Option(help="Level of each one-sided test, and of the two-sided test of a difference.")]
@@ -35,7 +27,7 @@ Accuracy = Annotated[float, typer.Option(help="Share right, for the unpaired com
 
 
 def _print(output_format: Format, given: Mapping[str, Any], result: Any, text: Iterable[str | list[Line]]) -> None:
-    """The arguments and the result as JSON, or paragraphs and annotated lines."""
+    """Print arguments and result as JSON, or paragraphs and annotated lines."""
     if output_format is Format.JSON:
         from qualab.report.words import shown
 
@@ -52,99 +44,55 @@ def judge_counts(
     losses: Annotated[int, typer.Option(help="Items that only the baseline (drafter off) got right.")],
     items: Items,
     margin: Margin,
-    both_right: Annotated[
-        int | None, typer.Option(help="Items right in both arms: adds the accuracies and what needs them.")
-    ] = None,
+    both_right: Annotated[int | None, typer.Option(help="Items right in both arms: adds accuracies.")] = None,
     alpha: Alpha = 0.05,
     strict: Annotated[bool, typer.Option(help="Call a loss REGRESSION inside the margin too.")] = False,
     confidence: Annotated[
-        float | None,
-        typer.Option(help="Level of a further interval, which decides nothing. JSON has it at 0.95 by default."),
+        float | None, typer.Option(help="Level of a further interval, which decides nothing.")
     ] = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Is there a difference, and is it smaller than the margin? From the counts of one right/wrong metric."""
     from qualab.planning.calculators import paired_test
+    from qualab.report.words import ENGLISH
 
     given: dict[str, Any] = {"gains": gains, "losses": losses, "n_items": items, "both_right": both_right}
     given |= {"margin": margin, "alpha": alpha, "is_strict": strict}
-    found = paired_test(**given, confidence_level=0.95 if confidence is None else confidence)
-    inner, outer, other = found.equivalence_interval, found.interval, found.interval_newcombe
+    result = paired_test(**given, confidence_level=0.95 if confidence is None else confidence)
     counts = [
         ("items", f"{items:,}", "answered by both arms"),
         ("gains", f"{gains:,}", "only the candidate (drafter on) is right"),
         ("losses", f"{losses:,}", "only the baseline (drafter off) is right"),
     ]
-    if found.baseline is not None and found.candidate is not None:
-        counts.append(("right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"))
-    counts.append(("difference", _signed_pp(found.difference), "candidate minus baseline"))
-    decides = f"Tango's score interval; has to lie inside ±{pp(margin)}"
-    counts.append((f"{percent(inner.confidence_level)} interval", _interval(inner.low, inner.high), decides))
+    if result.baseline is not None and result.candidate is not None:
+        counts.append(("right", share(result.candidate), f"of the candidate; {share(result.baseline)} of the baseline"))
+    counts.append(("difference", _signed_pp(result.difference), "candidate minus baseline"))
+    intervals = [(result.equivalence_interval, f"Tango's score interval; has to lie inside ±{pp(margin)}")]
     if confidence is not None:
-        label = f"{percent(confidence)} interval"
-        further = "the same at another level, which decides nothing"
-        counts.append((label, _interval(outer.low, outer.high), further))
-        if other:
-            counts.append((label, _interval(other.low, other.high), "Newcombe's, as a cross-check"))
+        intervals.append((result.interval, "the same at another level, which decides nothing"))
+        if result.interval_newcombe:
+            intervals.append((result.interval_newcombe, "Newcombe's, as a cross-check"))
+    for interval, note in intervals:
+        bounds = f"{signed(interval.low)} to {signed(interval.high)} pp"
+        counts.append((f"{percent(interval.confidence_level)} interval", bounds, note))
     differs = [
-        ("p (mid-p)", pvalue(found.pvalue), f"McNemar's test; at most {alpha:g} speaks for a difference"),
-        ("p (exact)", pvalue(found.pvalue_exact), "the same on the safe side: a cross-check, decides nothing"),
-        ("p (unconditional)", pvalue(found.pvalue_unconditional), "exact without fixing the number of changed items"),
+        ("p (mid-p)", pvalue(result.pvalue), f"McNemar's test; at most {alpha:g} speaks for a difference"),
+        ("p (exact)", pvalue(result.pvalue_exact), "the same on the safe side: a cross-check, decides nothing"),
+        ("p (unconditional)", pvalue(result.pvalue_unconditional), "exact without fixing the number of changed items"),
     ]
-    if found.pvalue_unpaired is not None:
-        unpaired = "ignores the pairs; for comparison with older reports"
-        differs.append(("p (unpaired)", pvalue(found.pvalue_unpaired), unpaired))
+    if result.pvalue_unpaired is not None:
+        differs.append(("p (unpaired)", pvalue(result.pvalue_unpaired), "ignores the pairs; for older reports"))
+    narrowest = "nothing" if result.provable_margin >= 1.0 else f"±{proven(result.provable_margin)}"
     lower = f"score test against a loss of {pp(margin)}; has to be at most {alpha:g}"
     is_smaller = [
-        ("p (lower)", pvalue(found.pvalue_lower), lower),
-        ("p (upper)", pvalue(found.pvalue_upper), f"score test against a gain of {pp(margin)}; likewise"),
-        ("p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test of both, which has to agree"),
-        ("proven", _proven(found), "the narrowest margin that these counts prove"),
-        *_items_needed(found, margin),
+        ("p (lower)", pvalue(result.pvalue_lower), lower),
+        ("p (upper)", pvalue(result.pvalue_upper), f"score test against a gain of {pp(margin)}; likewise"),
+        ("p (exact guard)", pvalue(result.pvalue_equivalence_exact), "an exact test of both, which has to agree"),
+        ("proven", narrowest, "the narrowest margin that these counts prove"),
     ]
-    verdict = f"{found.verdict}: {_verdict_sentence(found, margin, alpha)}"
+    verdict = f"{result.verdict}: {ENGLISH.reason(result.reason)}."
     parts = (counts, "", "Is there a difference?", differs, "", f"Is it smaller than {pp(margin)} either way?")
-    _print(output_format, given, found, (*parts, is_smaller, "", verdict))
-
-
-def _items_needed(found: PairedTest, margin: float) -> Iterator[Line]:
-    from qualab.analysis.judge import items_about
-    from qualab.report.words import ENGLISH
-
-    if found.verdict is not Verdict.INCONCLUSIVE:
-        return
-    needed = ENGLISH.reason(items_about(found.items_needed, found.items_needed_range))
-    yield "items needed", needed, f"for ±{pp(margin)} with 80 % power at this discordance, if nothing is lost"
-    if found.difference:
-        observed = "none is enough"
-        if abs(found.difference) < margin:
-            observed = ENGLISH.reason(items_about(found.items_needed_observed, found.items_needed_observed_range))
-        yield "", observed, f"if the difference of {_signed_pp(found.difference)} is real"
-
-
-def _proven(found: PairedTest) -> str:
-    return "nothing" if found.provable_margin >= 1.0 else f"±{proven(found.provable_margin)}"
-
-
-def _verdict_sentence(found: PairedTest, limit: float, alpha: float) -> str:
-    from qualab.report.words import ENGLISH
-
-    margin = pp(limit)
-    if found.verdict is Verdict.EQUIVALENT:
-        if found.difference and found.pvalue <= alpha:
-            return f"{ENGLISH.reason(found.reason)}."
-        return f"these counts prove that the drafter changes the score by less than {margin}."
-    if found.verdict is Verdict.REGRESSION:
-        if found.equivalence_interval.high < -limit:
-            return f"the candidate is worse by more than {margin}."
-        if found.is_equivalent:
-            return f"the candidate is worse, though by less than {margin}: strict."
-        return f"the candidate is worse; by more or by less than {margin} is open."
-    if found.verdict is Verdict.IMPROVEMENT:
-        size = f", though by less than {margin}" if found.is_equivalent else ""
-        return f"the candidate is better{size}: a drafter that loses nothing should not improve anything either."
-    narrowest = "no margin at all" if found.provable_margin >= 1.0 else f"{_proven(found)}, not ±{margin}"
-    return f"no difference is shown, but none is ruled out either: these counts prove {narrowest}."
+    _print(output_format, given, result, (*parts, is_smaller, "", verdict))
 
 
 @app.command(short_help="How likely are so many items to prove the margin?")
@@ -162,23 +110,23 @@ def power(
 
     given: dict[str, Any] = {"n_items": items, "discordance": discordance, "margin": margin}
     given |= {"difference": difference, "n_metrics": metrics, "alpha": alpha}
-    found = powers(**given)
+    result = powers(**given)
     guarded = ("not computed", "takes too long above 20,000 items; hardly any lower there")
-    if found.equivalence_guarded is not None:
-        guarded = (share(found.equivalence_guarded), "what the verdict EQUIVALENT takes")
+    if result.equivalence_guarded is not None:
+        guarded = (share(result.equivalence_guarded), "what the verdict EQUIVALENT takes")
     finds = f"finds {_signed_pp(difference)}" if difference else "false alarm"
-    detection = f"McNemar's test, mid-p, which decides; {share(found.detection_exact)} exact"
+    detection = f"McNemar's test, mid-p, which decides; {share(result.detection_exact)} exact"
     lines = [
-        (f"proves ±{pp(margin)}", share(found.equivalence), "both one-sided score tests"),
+        (f"proves ±{pp(margin)}", share(result.equivalence), "both one-sided score tests"),
         ("with the exact guard", *guarded),
-        (f"proves it for {metrics} metrics", share(found.joint), "were they independent and all like this one"),
-        ("", share(found.power_for_joint), "what each of them needs, for 80 % together"),
-        (finds, share(found.detection), detection),
+        (f"proves it for {metrics} metrics", share(result.joint), "were they independent and all like this one"),
+        ("", share(result.power_for_joint), "what each of them needs, for 80 % together"),
+        (finds, share(result.detection), detection),
     ]
-    if found.detection_of_margin is not None:
+    if result.detection_of_margin is not None:
         more = "on top of the discordance assumed here"
-        lines.append((f"finds a loss of {pp(margin)}", share(found.detection_of_margin), more))
-    _print(output_format, given, found, [_assumed(items, discordance, difference), lines])
+        lines.append((f"finds a loss of {pp(margin)}", share(result.detection_of_margin), more))
+    _print(output_format, given, result, [_assumed(items, discordance, difference), lines])
 
 
 @app.command(short_help="How small a loss can so many items show?")
@@ -195,15 +143,15 @@ def mde(
 
     given: dict[str, Any] = {"n_items": items, "discordance": discordance}
     given |= {"power": power, "alpha": alpha, "accuracy": accuracy}
-    found = smallest_effects(**given)
+    result = smallest_effects(**given)
     unpaired = f"smallest loss found, at {percent(accuracy)} right"
     lines = [
-        ("smallest loss found", _or_none(found.mde), "all losses and gains together make up the discordance"),
-        ("", _or_none(found.mde_beyond_noise), "the discordance is noise, and the loss comes on top"),
-        ("narrowest margin", _or_none(found.smallest_margin, sign="±"), "proven, if there is no true difference"),
-        ("without pairing", _or_none(found.mde_unpaired), unpaired),
+        ("smallest loss found", _or_none(result.mde), "all losses and gains together make up the discordance"),
+        ("", _or_none(result.mde_beyond_noise), "the discordance is noise, and the loss comes on top"),
+        ("narrowest margin", _or_none(result.smallest_margin, sign="±"), "proven, if there is no true difference"),
+        ("without pairing", _or_none(result.mde_unpaired), unpaired),
     ]
-    _print(output_format, given, found, [_assumed(items, discordance), f"With {percent(power)} power:", lines])
+    _print(output_format, given, result, [_assumed(items, discordance), f"With {percent(power)} power:", lines])
 
 
 @app.command(short_help="How many items prove the margin?")
@@ -214,10 +162,7 @@ def size(
     looks: Annotated[int, typer.Option(help="Looks at which a run may stop; 1 for the end alone.")] = 10,
     metrics: Metrics = 5,
     repeats: Annotated[int, typer.Option(help="Answers an item and arm; needs --noise.")] = 1,
-    noise: Annotated[
-        float | None,
-        typer.Option(help="Discordance of two runs of the same arm, a fraction; with --repeats."),
-    ] = None,
+    noise: Annotated[float | None, typer.Option(help="Discordance of two runs of one arm.")] = None,
     alpha: Alpha = 0.05,
     accuracy: Accuracy = 0.5,
     output_format: OutputFormat = Format.TEXT,
@@ -227,27 +172,29 @@ def size(
 
     given: dict[str, Any] = {"margin": margin, "discordance": discordance, "alpha": alpha, "power": power}
     given |= {"n_metrics": metrics, "repeats": repeats, "noise": noise, "accuracy": accuracy}
-    found = calculators.size(**given, n_looks=looks)
+    result = calculators.size(**given, n_looks=looks)
     assumed = f"{percent(discordance)} of the items right in exactly one arm, no true difference"
     head = f"Items to prove ±{pp(margin)} with {percent(power)} power ({assumed}):"
-    guarded = "" if found.power_guarded is None else f"; {share(found.power_guarded)} with the exact guard"
-    together = f"each, so that all pass with {percent(power)}: {share(found.power_each)} each"
+    guarded = "" if result.power_guarded is None else f"; {share(result.power_guarded)} with the exact guard"
+    together = f"each, so that all pass with {percent(power)}: {share(result.power_each)} each"
     lines = [
-        ("one metric", f"{found.n_items:,}", f"one look, at the end{guarded}"),
-        (f"{metrics} metrics", f"{found.n_items_joint:,}", together),
+        ("one metric", f"{result.n_items:,}", f"one look, at the end{guarded}"),
+        (f"{metrics} metrics", f"{result.n_items_joint:,}", together),
     ]
-    if early := found.looks:
+    if early := result.looks:
         lines.append((f"{early.n_looks} early looks", f"{early.most_items:,}", "at most"))
         average = ("not computed", "on average: simulated up to 10,000 items only")
         if early.expected_items is not None and early.power is not None and early.harm is not None:
             ends = f"{share(early.power)} proven, {share(early.harm)} stopped as harmful"
             average = (f"{early.expected_items:,.0f}", f"on average, simulated: {ends}")
         lines.append(("", *average))
-    if found.n_items_repeated is not None and found.discordance_repeated is not None:
-        left = f"{repeats} answers an item, which leave a discordance of {percent(found.discordance_repeated)}"
-        lines.append(("with repeats", f"{found.n_items_repeated:,}", left))
+    if result.n_items_repeated is not None and result.discordance_repeated is not None:
+        left = f"{repeats} answers an item, which leave a discordance of {percent(result.discordance_repeated)}"
+        lines.append(("with repeats", f"{result.n_items_repeated:,}", left))
     unpaired = f"in each arm, at {percent(accuracy)} right"
-    _print(output_format, given, found, [head, [*lines, ("without pairing", f"{found.n_items_unpaired:,}", unpaired)]])
+    _print(
+        output_format, given, result, [head, [*lines, ("without pairing", f"{result.n_items_unpaired:,}", unpaired)]]
+    )
 
 
 def _assumed(n_items: int, discordance: float, difference: float = 0.0) -> str:
@@ -257,10 +204,6 @@ def _assumed(n_items: int, discordance: float, difference: float = 0.0) -> str:
 
 def _signed_pp(fraction: float) -> str:
     return f"{signed(fraction)} pp"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{signed(low)} to {signed(high)} pp"
 
 
 def _or_none(fraction: float | None, *, sign: str = "") -> str:

@@ -1,4 +1,4 @@
-"""`qualab compare`, `import`, `rescore`, `sign-off`, `verify` and `export`: what stored or logged answers are worth."""
+"""`qualab compare`, `import`, `rescore`, `sign-off`, `verify` and `export`: judge stored or logged answers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import (
-    Allow,
-    ComparisonId,
-    Database,
+from qualab.cli.options import Allow, ComparisonId, Database, Given, finding_codes, local_data, settings_options
+from qualab.cli.output import (
+    INVALID,
     Format,
-    Given,
     OutputFormat,
-    finding_codes,
-    local_data,
-    settings_options,
+    complain,
+    exit_code,
+    output_may_fail,
+    print_as,
+    print_json,
+    who,
 )
-from qualab.cli.output import INVALID, complain, exit_code, output_may_fail, print_json, who
 from qualab.cli.plan import read_frozen
-from qualab.cli.query import print_analysed, print_result
+from qualab.cli.query import end_with_result, print_analysed
 from qualab.errors import UsageError
 from qualab.model.names import ArmName
 from qualab.settings import RULE_FIELDS, Settings, load
@@ -38,17 +38,14 @@ MARKS = {True: "ok", False: "ALTERED", None: "-"}
 @settings_options(*RULE_FIELDS, "data_dir", "db")
 def compare(
     comparison: ComparisonId,
-    other: Annotated[
-        str | None,
-        typer.Argument(help="Another: compares run with run, as ID/baseline; an id alone is its candidate."),
-    ] = None,
+    other: Annotated[str | None, typer.Argument(help="Second run, as ID/baseline (or ID: its candidate).")] = None,
     plan: Annotated[Path | None, typer.Option(help="Judge by this plan file instead of the comparison's own.")] = None,
     allow: Allow = None,
     *,
     given: Given,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
+    """Analyse stored scores again. A result under a plan made after the data is marked, and never signed off."""
     from qualab.imports.import_ import ImportRequest, compare_runs
     from qualab.run.stored import compare_again, with_rule
 
@@ -59,13 +56,11 @@ def compare(
         store = bootstrap.store_at(settings.db)
         request = ImportRequest(rule=settings.rule, allowed=finding_codes(allow))
         joined = compare_runs(store, bootstrap.task_catalog(), comparison, other, request, now=bootstrap.now())
-        with output_may_fail():
-            print_result(store, joined.comparison_id, output_format)
-        raise typer.Exit(exit_code(joined.verdict))
+        end_with_result(store, joined, output_format)
     services = bootstrap.services_of(settings)
     frozen = read_frozen(plan)
     if plan is not None and frozen is None:
-        raise UsageError(f"{plan} is no plan file", hint="`qualab plan` writes one")
+        raise UsageError(f"{plan} is not a plan file", hint="`qualab plan` writes one")
     judged_by = frozen.plan if frozen else None
     if changes := _rule_changes(settings, given):
         judged_by = with_rule(judged_by or services.store.get(comparison).plan, changes)
@@ -74,9 +69,9 @@ def compare(
     with output_may_fail():
         print_analysed(again.comparison, again.analysis, output_format)
         if not again.is_own_plan:
-            complain(f"Stored beside the original: {show} --plan {digest}. `{show}` is as it was.")
+            complain(f"Stored beside the original: {show} --plan {digest}. `{show}` is unchanged.")
         elif not again.is_as_stored:
-            complain(f"Not what is stored: other versions made that analysis. It is kept; `{show}` is as it was.")
+            complain(f"This differs from the stored analysis, which other versions made; `{show}` is unchanged.")
     raise typer.Exit(exit_code(again.analysis.verdict))
 
 
@@ -86,24 +81,19 @@ def _rule_changes(settings: Settings, given: Given) -> dict[str, Any]:
 
 @settings_options(*RULE_FIELDS, "label", "db")
 def import_(
-    table: Annotated[
-        Path | None, typer.Argument(help="A table with both arms' scores instead: CSV, JSON Lines or Parquet.")
-    ] = None,
+    table: Annotated[Path | None, typer.Argument(help="Table of both arms' scores: CSV, JSONL or Parquet.")] = None,
     baseline: Logs = None,
     candidate: Logs = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            help="Part of each run's file name, as baseline=TEXT,candidate=TEXT: needed where one folder holds both. "
-            "Default: the newest run."
-        ),
+        typer.Option(help="Part of each run's file name, as baseline=TEXT,candidate=TEXT. Default: the newest run."),
     ] = None,
     allow: Allow = None,
     *,
     given: Given,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
+    """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator) item by item; store the result."""
     from qualab.imports.import_ import ImportRequest, import_logs
 
     settings = load(command_line=given)
@@ -123,13 +113,11 @@ def import_(
     )
     store = bootstrap.store_at(settings.db)
     analysis = import_logs(store, bootstrap.task_catalog(), request, now=bootstrap.now())
-    with output_may_fail():
-        print_result(store, analysis.comparison_id, output_format)
-    raise typer.Exit(exit_code(analysis.verdict))
+    end_with_result(store, analysis, output_format)
 
 
 def _runs(text: str) -> dict[ArmName, str]:
-    """ "baseline=A,candidate=B", or one text for both."""
+    """Read "baseline=A,candidate=B", or one text for both."""
     from qualab.model.plan import by_arm
 
     if "=" not in text:
@@ -144,14 +132,12 @@ def _runs(text: str) -> dict[ArmName, str]:
 def rescore(
     comparison: ComparisonId,
     limit: Annotated[int, typer.Option(min=0, help="How many changed scores are listed.")] = 20,
-    store: Annotated[
-        bool, typer.Option("--store", help="Keep the new analysis beside the old one, marked; nothing is replaced.")
-    ] = False,
+    store: Annotated[bool, typer.Option("--store", help="Keep the new analysis beside the old one.")] = False,
     *,
     given: Given,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
+    """Score stored answers again with the installed tasks, and show which scores and verdicts changed."""
     from qualab.report.words import shown
     from qualab.run.stored import rescore as use_case
 
@@ -168,17 +154,17 @@ def rescore(
 def _changes(rescored: Rescored, limit: int) -> Iterator[str]:
     from qualab.report.words import ENGLISH
 
-    yield from (f"Tasks: {one}" for one in ENGLISH.reasons(rescored.tasks_changed))
-    changed = [one for one in rescored.metrics if one.n_changed or one.verdict_before != one.verdict_now]
-    n_scores = sum(one.n_scores for one in rescored.metrics)
+    yield from (f"Tasks: {sentence}" for sentence in ENGLISH.reasons(rescored.tasks_changed))
+    changed = [metric for metric in rescored.metrics if metric.n_changed or metric.verdict_before != metric.verdict_now]
+    n_scores = sum(metric.n_scores for metric in rescored.metrics)
     if not changed:
         yield f"Nothing changed: all {n_scores:,} scores are as stored."
     else:
         yield f"{len(rescored.scores):,} of {n_scores:,} scores changed:"
-        for one in changed:
-            counted = f"{one.n_changed:,} of {one.n_scores:,}" if one.n_scores else "a group"
-            before, now = (verdict.value if verdict else "none" for verdict in (one.verdict_before, one.verdict_now))
-            yield f"  {one.metric}: {counted}; {before if before == now else f'{before}, now {now}'}"
+        for metric in changed:
+            counted = f"{metric.n_changed:,} of {metric.n_scores:,}" if metric.n_scores else "a group"
+            before, now = _value(metric.verdict_before), _value(metric.verdict_now)
+            yield f"  {metric.metric}: {counted}; {before if before == now else f'{before}, now {now}'}"
         for score in rescored.scores[:limit]:
             repeat = f", repeat {score.repeat}" if score.repeat else ""
             before, now = _value(score.before), _value(score.now)
@@ -197,58 +183,42 @@ def _value(value: Any) -> str:
 def sign_off(
     comparison: ComparisonId,
     name: Annotated[str, typer.Option("--as", help="Who signs off.")],
-    note: Annotated[str, typer.Option(help="What the report says beside the name.")] = "",
-    override: Annotated[
-        str, typer.Option(help="Why it is accepted although something stands in the way; the report shows it.")
-    ] = "",
+    note: Annotated[str, typer.Option(help="A note that the report shows beside the name.")] = "",
+    override: Annotated[str, typer.Option(help="Why it is accepted in spite of obstacles.")] = "",
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Accept a comparison's verdict.
 
-    Refused for what is limited, unpinned, INVALID, not proven, judged by a plan made after the data, or at 0, at 1 or
-    below chance in both arms, unless a reason to override that is given.
+    Refused where it is limited, unpinned, INVALID, not proven, judged by a plan made after the data, or has both arms
+    at 0, at 1 or below chance, unless --override says why.
     """
-    from qualab.report.words import ENGLISH, shown
+    from qualab.report.words import ENGLISH
     from qualab.run.sign import sign_off as sign
 
-    signed = sign(
-        bootstrap.store_at(db),
-        comparison,
-        signed_by=name,
-        note=note,
-        override=override,
-        who=who(),
-        at=bootstrap.now(),
+    store, now = bootstrap.store_at(db), bootstrap.now()
+    signed = sign(store, comparison, signed_by=name, note=note, override=override, who=who(), at=now)
+    lines = (
+        f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}",
+        f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}",
+        *(f"In spite of: {obstacle}" for obstacle in ENGLISH.reasons(signed.obstacles)),
     )
-    if output_format is Format.JSON:
-        print_json(shown(signed))
-        return
-    typer.echo(f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}")
-    typer.echo(f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}")
-    for obstacle in ENGLISH.reasons(signed.obstacles):
-        typer.echo(f"In spite of: {obstacle}")
+    print_as(output_format, signed, lambda: print(*lines, sep="\n"))
 
 
 @settings_options("data_dir", "db")
 def verify(comparison: ComparisonId, *, given: Given, output_format: OutputFormat = Format.TEXT) -> None:
-    """Make hashes, scores and the analysis again from stored answers. Exit code 4 where anything was altered."""
-    from qualab.model.canonical import plain
+    """Recompute hashes, scores and the analysis from stored answers. Exit code 4 where anything was altered."""
     from qualab.run.verify import verify as verify_stored
 
     settings = load(command_line=given)
     services = bootstrap.services_of(settings)
     verification = verify_stored(services, comparison, local=local_data(given.get("data_dir")) or None)
-    if output_format is Format.JSON:
-        print_json(plain(verification))
-    else:
-        for check in verification.checks:
-            typer.echo(f"{MARKS[check.is_ok]:<8}{check.name:<10}{check.detail}")
-        id_ = verification.comparison_id
-        if verification.is_altered:
-            typer.echo(f"{id_} was altered after it was stored.")
-        else:
-            typer.echo(f"Nothing of {id_} was found altered. Its seal is {verification.seal or 'not there'}")
+    lines = [f"{MARKS[check.is_ok]:<8}{check.name:<10}{check.detail}" for check in verification.checks]
+    altered = f"{verification.comparison_id} was altered after it was stored."
+    whole = f"{verification.comparison_id} is unaltered. Its seal: {verification.seal or 'none'}"
+    lines.append(altered if verification.is_altered else whole)
+    print_as(output_format, verification, lambda: print(*lines, sep="\n"))
     raise typer.Exit(INVALID if verification.is_altered else 0)
 
 

@@ -1,4 +1,4 @@
-"""Files line by line and object by object: gzip, byte order marks, files that end too early."""
+"""Read log files line by line and object by object: gzip, byte order marks, files that end too early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -22,14 +22,12 @@ from qualab.model.logged import LoggedRow
 
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
-NOT_LOGS = (
-    (b"version https://git-lfs", "is a Git LFS pointer, not the file itself", "Get the file first: git lfs pull"),
-    (b"<!doctype", "is an HTML page, not the file itself", "Download the file, not the page that shows it"),
-    (b"<html", "is an HTML page, not the file itself", "Download the file, not the page that shows it"),
-    (b"\xff\xfe", "is UTF-16 text", "Save it as UTF-8"),
-    (b"\xfe\xff", "is UTF-16 text", "Save it as UTF-8"),
-)
-"""What a download or an editor leaves in place of a log: how it begins, what it is, and what to do."""
+NOT_LOGS = {
+    (b"version https://git-lfs",): ("is a Git LFS pointer, not the file itself", "Get the file first: git lfs pull"),
+    (b"<!doctype", b"<html"): ("is an HTML page, not the file itself", "Download the file, not the page that shows it"),
+    (b"\xff\xfe", b"\xfe\xff"): ("is UTF-16 text", "Save it as UTF-8"),
+}
+"""What a download or an editor leaves in place of a log: how it begins -> what it is, and what to do."""
 DATE = r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)"
 """As lm-eval and lighteval write it into file names."""
 PARQUET_ROWS = 500
@@ -42,26 +40,30 @@ Objects = Iterator[tuple[int, JsonObject]]
 class BadRow(Exception):
     """A row that is not what its format says; `read_rows` adds file and line."""
 
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what)
-        self.hint = hint
-
 
 def read_rows(
-    path: Path, objects: Objects, make: Callable[[int, JsonObject], LoggedRow], *, expected: str
+    files: Mapping[str, Path],
+    read: Callable[..., Objects],
+    make: Callable[[str, int, JsonObject], LoggedRow],
+    *,
+    needed: Sequence[str],
+    expected: str,
 ) -> Iterator[LoggedRow]:
-    """Make a row of each object and its line. Raises BadLog."""
-    for line, values in objects:
-        try:
-            row = make(line, values)
-        except BadRow as bad:
-            raise BadLog(f"{path}, line {line}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
-        yield row
+    """Make a row of each task's objects and their lines. Raises BadLog."""
+    for task, path in files.items():
+        for line, values in read(path, expected=expected):
+            try:
+                if missing := [key for key in needed if key not in values]:
+                    raise BadRow(f"has no {missing[0]}")
+                row = make(task, line, values)
+            except BadRow as bad:
+                raise wrong(path, line, str(bad), expected) from bad
+            yield row
 
 
-def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
+def wrong(path: Path, line: int, problem: str, expected: str) -> BadLog:
     """Make an error that names file, line and what was expected."""
-    return BadLog(f"{path}, line {line}: {what}", hint=f"Expected {expected}")
+    return BadLog(f"{path}, line {line}: {problem}", hint=f"Expected {expected}")
 
 
 @contextmanager
@@ -70,15 +72,14 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     try:
         with path.open("rb") as file:
             begin = file.read(64).lstrip().lower()
-            for start, what, hint in NOT_LOGS:
-                if begin.startswith(start):
-                    raise BadLog(f"{path} {what}", hint=hint)
+            for starts, (description, hint) in NOT_LOGS.items():
+                if begin.startswith(starts):
+                    raise BadLog(f"{path} {description}", hint=hint)
             file.seek(0)
             yield file
     except OSError as exc:
-        raise BadLog(
-            f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its permissions"
-        ) from exc
+        hint = "Check the file and its permissions"
+        raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint=hint) from exc
 
 
 def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
@@ -108,7 +109,7 @@ def read_document(path: Path, *, expected: str) -> JsonObject:
     value = parsed(content)
     if not isinstance(value, dict):
         line = content.count(b"\n") + 1 if value is None and not content.rstrip().endswith(b"}") else 1
-        raise wrong(path, line, "is no JSON object", expected)
+        raise wrong(path, line, "is not a JSON object", expected)
     return value
 
 
@@ -118,7 +119,7 @@ def json_objects(path: Path, *, expected: str) -> Objects:
         if line.strip():
             value = parsed(line)
             if not isinstance(value, dict):
-                raise wrong(path, number, "is no JSON object", expected)
+                raise wrong(path, number, "is not a JSON object", expected)
             yield number, value
 
 
@@ -148,12 +149,12 @@ def parsed(text: bytes) -> Any:
 
 
 def mapping(value: Any) -> JsonObject:
-    """The value, or an empty mapping where it is none."""
+    """Return a mapping as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
-    """The value as a float; None for what is no number."""
+    """Return a number as a float; None for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

@@ -1,4 +1,4 @@
-"""What two runs differ in, and which differences make their comparison meaningless."""
+"""Find what two runs differ in, and which differences make their comparison meaningless."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_findings(baseline: ArmLog, candidate: ArmLog, joined: Mapping[str, Seque
 
 
 def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
-    """What a run that was copied, or taken for both arms, looks like."""
+    """Find a run that was copied, or taken for both arms."""
     if off.files and sorted(off.files.values()) == sorted(on.files.values()):
         yield ImportFinding(code=FindingCode.SAME_RUN, what=Reason("same-bytes"))
     elif off.date and off.date == on.date and not (off.exported_from and on.exported_from):
@@ -62,7 +62,7 @@ def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
 
 
 def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:
-    """Whether a run tells each part of its settings, those of tasks for all of them."""
+    """Tell which parts of its settings a run has, those of tasks for all of them."""
     tasks = [run.task(name) for name in names]
     return {
         "part.tool-version": bool(run.harness_version),
@@ -75,7 +75,7 @@ def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:
 
 
 def _unchecked(off: LoggedRun, on: LoggedRun, names: Sequence[str]) -> Iterator[ImportFinding]:
-    """What could not be compared, since a log does not tell it. A table of scores tells nothing at all."""
+    """Find what could not be compared, since a log lacks it. A table of scores has nothing at all."""
     if off.format == "table":
         return
     told = {arm: _told(run, names) for arm, run in zip(ArmName, (off, on), strict=True)}
@@ -104,13 +104,13 @@ def _task_findings(
     baseline: LoggedRun, candidate: LoggedRun, name: str, matches: Sequence[Match]
 ) -> Iterator[ImportFinding]:
     off, on = baseline.task(name), candidate.task(name)
-    versions = [re.sub(r"^(\d+)\.0+$", r"\1", one.version) for one in (off, on)]  # some tools write 3.0 as 3
+    versions = [re.sub(r"^(\d+)\.0+$", r"\1", task.version) for task in (off, on)]  # some tools write 3.0 as 3
     yield from _differing(FindingCode.TASK_VERSION, "task-version", *versions, task=name)
     yield from _differing(FindingCode.DATASET, "dataset", off.dataset, on.dataset, task=name)
     yield from _differing(FindingCode.FEWSHOT, "few-shot", _text(off.num_fewshot), _text(on.num_fewshot), task=name)
     same_version = baseline.harness_version == candidate.harness_version
-    for one in _differing(FindingCode.TASK_CONFIG, "scoring", off.scoring, on.scoring, task=name):
-        yield one if same_version else replace(one, stops=False)  # other versions write the same thing otherwise
+    for finding in _differing(FindingCode.TASK_CONFIG, "scoring", off.scoring, on.scoring, task=name):
+        yield replace(finding, stops=same_version)  # other versions write the same thing otherwise
     of_task = settings_text(off.generation), settings_text(on.generation)
     pairs = [
         (match.baseline.generation or of_task[0], match.candidate.generation or of_task[1])
@@ -126,13 +126,12 @@ def _task_findings(
 def _differing(
     code: FindingCode, differs: str, off: str | None, on: str | None, *, task: str = "", **values: object
 ) -> Iterator[ImportFinding]:
-    """Only where both tell: what one log does not say is not known to differ."""
+    """Make a finding where both logs have a value and the values differ."""
     if off is None or on is None or off == on or not (code in _ALWAYS_TOLD or (off and on)):
         return
     if max(len(off), len(on)) > _LONGEST:  # shown from where they differ
-        same = next((place for place, (one, other) in enumerate(zip(off, on, strict=False)) if one != other), 0)
-        start = max(0, same - _LONGEST // 3)
-        off, on = off[start:], on[start:]
+        n_same = next((n for n, pair in enumerate(zip(off, on, strict=False)) if pair[0] != pair[1]), 0)
+        off, on = (text[max(0, n_same - _LONGEST // 3) :] for text in (off, on))
     shown = [(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...") or "none" for text in (off, on)]
     reason = Reason(f"differ.{differs}", {**values, "baseline": shown[0], "candidate": shown[1]})
     yield ImportFinding(code=code, what=of(task, reason) if task else reason, stops=code in STOPPING)
@@ -144,11 +143,11 @@ def _text(value: float | None) -> str | None:
 
 def settle(findings: Sequence[ImportFinding], allowed: Sequence[FindingCode]) -> tuple[ImportFinding, ...]:
     """Mark findings that are allowed. Raises PairDiffers for one that stops and is not."""
-    settled = [replace(one, is_allowed=one.stops and one.code in allowed) for one in findings]
-    if stopping := [one for one in settled if one.stops and not one.is_allowed]:
-        codes = ",".join(dict.fromkeys(one.code for one in stopping))
+    settled = [replace(finding, is_allowed=finding.stops and finding.code in allowed) for finding in findings]
+    if stopping := [finding for finding in settled if finding.stops and not finding.is_allowed]:
+        codes = ",".join(dict.fromkeys(finding.code for finding in stopping))
         raise PairDiffers(
-            f"These two runs do not ask the same: {'; '.join(ENGLISH.reasons(one.what for one in stopping))}",
+            f"These two runs do not ask the same: {'; '.join(ENGLISH.reasons(finding.what for finding in stopping))}",
             hint=f"Compare runs that differ in the drafter alone, or let it stand with --allow {codes}",
         )
     return tuple(settled)

@@ -1,4 +1,4 @@
-"""Makes a comparison of two logs that somebody else's runs left: read, joined, analysed and stored at once."""
+"""Make a comparison of two logs of other tools: read, joined, analysed and stored at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qualab.imports.join import (
     counted,
     join,
     lost,
-    place,
+    placed,
     read_arm,
     scores,
     whole_items,
@@ -50,40 +50,33 @@ if TYPE_CHECKING:
 
 KNOWN = (
     "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval or .json, lighteval's details_*.parquet, or NeMo "
-    "Evaluator's eval-*.json with results.jsonl (a table of scores stands alone: qualab import TABLE)"
+    "Evaluator's eval-*.json with results.jsonl, item by item (a table of scores stands alone: qualab import TABLE)"
 )
-AGGREGATES = ("results.yml", "eval_factory_metrics.json")
-"""What NeMo Evaluator's containers write of any harness: aggregates alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRequest:
-    """What is to be imported, and how it is to be judged."""
+    """Logs to import, and how to judge them."""
 
     paths: Mapping[ArmName, Path] = field(default_factory=dict)
     """Each arm's folder or file. Empty for a table, and for two runs of the store."""
     table: Path | None = None
-    """A table with both arms."""
+    """Holds both arms."""
     runs: Mapping[ArmName, str] = field(default_factory=dict)
-    """Parts of the names of the runs that are meant; the newest where nothing is said."""
+    """Part of a run's file name; the newest run where it is empty."""
     allowed: tuple[FindingCode, ...] = ()
     rule: DecisionRule = field(default_factory=DecisionRule)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Parts of the rule that were given by the user; they also change that of an exported plan."""
+    """Parts of the rule that the user gave; they also change that of an exported plan."""
     label: str = ""
 
 
 def import_logs(store: Store, catalog: Catalog, request: ImportRequest, *, now: datetime) -> Analysis:
-    """Analyse two logs, and store the result; nothing is stored on an error.
-
-    Raises:
-        BadLog: a file is not what it should be.
-        PairDiffers: the runs cannot be compared.
-        UsageError: one run is given twice.
-        InvalidValue: the rule cannot be.
-    """
+    """Analyse two logs and store the result. Raises BadLog, PairDiffers, UsageError, InvalidValue."""
+    for path in (request.table, *request.paths.values()):
+        if path and not path.exists():
+            raise BadLog(f"{path} does not exist", hint="Check the path")
     if request.table:
-        _check_exists(request.table)
         logs = dict(zip(ArmName, open_table(request.table), strict=True))
     else:
         logs = {arm: _open_log(request.paths[arm], run=request.runs.get(arm, "")) for arm in ArmName}
@@ -100,43 +93,29 @@ def compare_runs(
     store: Store, catalog: Catalog, baseline: str, candidate: str, request: ImportRequest, *, now: datetime
 ) -> Analysis:
     """Analyse two runs in the store, as "ID/candidate", also of different comparisons. Raises as `import_logs`."""
-    logs, are_asked = {}, True
-    for arm, name in zip(ArmName, (baseline, candidate), strict=True):
-        comparison, own_arm = _stored_run(store, name)
-        logs[arm] = stored_log(store, comparison, own_arm)
-        are_asked = are_asked and comparison.plan.imported is None
+    runs = [_stored_run(store, name) for name in (baseline, candidate)]
+    logs = {arm: stored_log(store, *run) for arm, run in zip(ArmName, runs, strict=True)}
     names = [log.run.name for log in logs.values()]
     if names[0] == names[1]:
         raise UsageError(f"Both arms are one run, {names[0]}", hint="Name two runs, as ID/baseline and ID/candidate")
+    are_asked = all(comparison.plan.imported is None for comparison, _ in runs)
     return _join_and_store(store, catalog, logs, request, now=now, is_of_store=True, leaves_unasked=are_asked)
 
 
-def _check_exists(path: Path) -> None:
-    if not path.exists():
-        raise BadLog(f"{path} does not exist", hint="Check the path")
-
-
 def _open_log(path: Path, *, run: str) -> Log:
-    """Finds out what a folder or file is. Raises BadLog."""
-    _check_exists(path)
+    """Open a folder or file with the reader that knows it. Raises BadLog."""
     for reader in (open_lighteval, open_inspect, open_nemo, open_lm_eval):
         if log := reader(path, run=run):
             return log
-    if path.is_dir() and any(True for name in AGGREGATES for _ in path.rglob(name)):
-        raise BadLog(
-            f"{path} holds NeMo Evaluator's results, which are aggregates without items",
-            hint="Let its harness log samples too (lm-eval: --log_samples), and import again",
-        )
-    raise BadLog(f"{path} holds no evaluation logs that are known", hint=f"Expected {KNOWN}")
+    raise BadLog(f"{path} holds no known evaluation logs", hint=f"Expected {KNOWN}")
 
 
 def _stored_run(store: Store, name: str) -> tuple[Comparison, ArmName]:
-    """The candidate of a comparison where no arm is named. Raises InvalidValue, ComparisonNotFound."""
+    """Read ID/ARM; an id alone is its candidate. Raises InvalidValue, ComparisonNotFound."""
     comparison_id, slash, arm = name.partition("/")
     if slash and arm not in set(ArmName):
-        raise InvalidValue(
-            f"{name} names no run", hint="A run is ID/baseline or ID/candidate; ID alone is its candidate"
-        )
+        hint = "A run is ID/baseline or ID/candidate; ID alone is its candidate"
+        raise InvalidValue(f"{name} names no run", hint=hint)
     comparison = store.get(comparison_id)
     if comparison.status is not ComparisonStatus.FINISHED:
         raise InvalidValue(
@@ -169,10 +148,12 @@ def _join_and_store(
     joined = _joined(baseline, candidate)
     joins = tuple(counted(task, matches) for task, matches in joined.items())
     if FindingCode.ROWS in request.allowed:
-        joined = {task: [one for one in matches if one.kind is not Kind.LOST] for task, matches in joined.items()}
-    if leaves_unasked:  # a failed request is stored, so that what is absent in one run was never asked
-        both = {task: [one for one in matches if one.baseline and one.candidate] for task, matches in joined.items()}
-        joined = {task: matches for task, matches in both.items() if matches}
+        joined = {task: [match for match in matches if match.kind is not Kind.LOST] for task, matches in joined.items()}
+    if leaves_unasked:  # a failed request is stored: an item absent in one run was never asked
+        joined = {
+            task: [match for match in all_ if match.baseline and match.candidate] for task, all_ in joined.items()
+        }
+        joined = {task: matches for task, matches in joined.items() if matches}
     assumed: list[ImportFinding] = []
     if exported:
         plan = adopted(exported)
@@ -216,7 +197,7 @@ def _joined(baseline: ArmLog, candidate: ArmLog) -> dict[str, list[Match]]:
             hint="Compare two runs over the same items",
         )
     for task, matches in joined.items():
-        matches.extend(lost(matches, max(baseline.n_evaluated(task), candidate.n_evaluated(task))))
+        matches.extend(lost(matches, max(log.run.task(task).n_evaluated or 0 for log in (baseline, candidate))))
     return joined
 
 
@@ -242,21 +223,21 @@ def _store(
         stop_reason="",
         duplicates=0,
     )
-    places = place(plan, joined)
-    items = [one.item for one in places]
+    placed_items = placed(plan, joined)
+    items = [item for item, _ in placed_items]
     assert plan.imported is not None
-    scored = list(scores(places, plan.imported.allowed))
-    check_score_bounds(scored, places, plan)
+    scored = list(scores(placed_items, plan.imported.allowed))
+    check_score_bounds(scored, placed_items, plan)
     summary = Summary(items)
 
     def summarized() -> Iterator[Answer]:
-        for answer in answers(logs, places, now=now):
+        for answer in answers(logs, placed_items, now=now):
             summary.add(answer)
             yield answer
 
     return store.put_whole(
         comparison,
-        whole_items(logs, places),
+        whole_items(logs, placed_items),
         summarized(),
         scored,
         lambda: analyse(ScoresAlone(scored), comparison, ImportedTasks(plan), items, summary),

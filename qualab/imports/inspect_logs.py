@@ -1,4 +1,4 @@
-"""Inspect's logs: `.eval`, a zip file of JSON with one file a sample, packed with zstd since 2026; or one JSON file."""
+"""Read Inspect's logs: `.eval`, a zip of JSON with one file a sample, packed with zstd since 2026; or one JSON file."""
 
 from __future__ import annotations
 
@@ -35,23 +35,21 @@ WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 
 
 def open_inspect(path: Path, *, run: str = "") -> Log | None:
     """Open the newest log of each task in a folder, or one file. None where there is none. Raises BadLog."""
-    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda one: one.name)
-    logs = [one for one in files if (run in one.name or one == path) and _is_log(one)]
-    headers = {one: _header(one) for one in logs}  # names begin with the time: a later log takes its task over
-    newest = {_task_name(header, one): one for one, header in headers.items()}
+    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda file: file.name)
+    headers = {file: _header(file) for file in files if (run in file.name or file == path) and _is_log(file)}
+    newest = {_task_name(header, file): file for file, header in headers.items()}  # names begin with the time
     if not newest:
         return None
     for file in newest.values():
         _check_ended(file, headers[file])
-    runs = {file: _run_of(headers[file], file) for file in newest.values()}
-    first = next(iter(runs.values()))
+    runs = [_run_of(headers[file], file) for file in newest.values()]
     return Log(
         run=replace(
-            first,
-            name=first.name + (f" and {len(runs) - 1} more" if len(runs) > 1 else ""),
-            others=len(logs) - len(newest),
-            tasks={name: task for one in runs.values() for name, task in one.tasks.items()},
-            files=file_hashes(runs),
+            runs[0],
+            name=runs[0].name + (f" and {len(runs) - 1} more" if len(runs) > 1 else ""),
+            others=len(headers) - len(newest),
+            tasks={name: task for run in runs for name, task in run.tasks.items()},
+            files=file_hashes(newest.values()),
         ),
         rows=lambda: (row for task, file in newest.items() for row in _rows(task, file)),
     )
@@ -76,13 +74,13 @@ def _header(path: Path) -> JsonObject:
 
 
 def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
-    """Samples and what each is called, in the order of the file."""
+    """Read samples with the name of each, in the order of the file."""
     none = BadLog(f"{path} holds no samples", hint="Run inspect eval with --log-samples")
     if path.suffix == ".json":
         samples = read_document(path, expected=EXPECTED_JSON).get("samples")
-        if not isinstance(samples, list) or not samples or not all(isinstance(one, dict) for one in samples):
+        if not isinstance(samples, list) or not samples:
             raise none
-        yield from ((f"sample {place}", sample) for place, sample in enumerate(samples, 1))
+        yield from ((f"sample {number}", mapping(sample)) for number, sample in enumerate(samples, 1))
         return
     with _open_archive(path) as archive:
         names = [name for name in archive.namelist() if name.startswith("samples/") and name.endswith(".json")]
@@ -98,7 +96,7 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         with opened(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, zstandard.ZstdError, EOFError) as exc:
-        raise BadLog(f"{path} is no zip file, or a damaged one: {exc}", hint=f"Expected {EXPECTED}") from exc
+        raise BadLog(f"{path} is not a zip file, or is damaged: {exc}", hint=f"Expected {EXPECTED}") from exc
 
 
 def _read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
@@ -109,7 +107,7 @@ def _read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
         raise BadLog(f"{path} has no {name}: the run did not end", hint=f"Expected {EXPECTED}") from exc
     value = parsed(_unpacked(path, info) if info.compress_type == ZSTD else archive.read(info))
     if not isinstance(value, dict):
-        raise BadLog(f"{path}, {name} is no JSON object", hint=f"Expected {EXPECTED}")
+        raise BadLog(f"{path}, {name} is not a JSON object", hint=f"Expected {EXPECTED}")
     return value
 
 
@@ -148,7 +146,7 @@ def _task_name(header: JsonObject, path: Path) -> str:
 def _run_of(header: JsonObject, path: Path) -> LoggedRun:
     spec = mapping(header.get("eval"))
     dataset, config = mapping(spec.get("dataset")), mapping(spec.get("model_generate_config"))
-    scorers = [str(mapping(one).get("name")) for one in mapping(header.get("results")).get("scores") or ()]
+    scorers = [str(mapping(score).get("name")) for score in mapping(header.get("results")).get("scores") or ()]
     name = _task_name(header, path)
     task = LoggedTask(
         name=name,
@@ -176,7 +174,7 @@ def _rows(task: str, path: Path) -> Iterator[LoggedRow]:
     is_scored = False
     for name, sample in _samples(path):
         if missing := [key for key in ("id", "input") if key not in sample]:
-            raise BadLog(f"{path}, {name} is no sample, it has no {missing[0]}", hint=f"Expected {EXPECTED}")
+            raise BadLog(f"{path}, {name}: has no {missing[0]}", hint=f"Expected {EXPECTED}")
         row = _row(task, sample)
         is_scored = is_scored or bool(row.scores)
         yield row
@@ -186,7 +184,7 @@ def _rows(task: str, path: Path) -> Iterator[LoggedRow]:
 
 def _row(task: str, sample: JsonObject) -> LoggedRow:
     text, target, output = _prompt_text(sample["input"]), sample.get("target"), mapping(sample.get("output"))
-    turns = [one for one in sample.get("messages") or () if mapping(one).get("role") == "assistant"]
+    turns = [turn for turn in sample.get("messages") or () if mapping(turn).get("role") == "assistant"]
     return LoggedRow(
         task=task,
         doc_id=sample["id"] if isinstance(sample["id"], int) else None,
@@ -229,7 +227,7 @@ def _scores(scores: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for scorer, score in scores.items():
         value = mapping(score).get("value")
         if isinstance(value, dict):
-            yield from ((f"{scorer}/{name}", _worth(one)) for name, one in value.items())
+            yield from ((f"{scorer}/{name}", _worth(part)) for name, part in value.items())
         else:
             yield scorer, _worth(value)
 
@@ -241,8 +239,8 @@ def _worth(value: Any) -> Any:
 
 
 def _prompt_text(value: Any) -> str:
-    """A prompt, or the messages of a chat without their ids, which are drawn anew in each run."""
+    """Read a prompt, or the messages of a chat without their ids, which are drawn anew in each run."""
     if isinstance(value, str):
         return value
-    messages = [{key: one.get(key) for key in ("role", "content")} for one in value if isinstance(one, dict)]
+    messages = [{key: message.get(key) for key in ("role", "content")} for message in map(mapping, value)]
     return json.dumps(messages, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Two logs in short, paired item by item. Texts and documents stay in the files until what is paired is stored."""
+"""Pair two logs item by item. Texts and documents stay in the files until the pairs are stored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from enum import StrEnum
 from hashlib import blake2b, sha256
 from itertools import count, islice
 from numbers import Real
-from typing import Any
-
-import orjson
+from typing import Any, TypeVar
 
 from qualab.analysis.imported import ALLOWABLE
 from qualab.errors import InvalidValue
@@ -25,6 +23,7 @@ from qualab.model.logged import Log, LoggedRow, LoggedRun
 from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import FindingCode, Plan, TaskJoin
 
+T = TypeVar("T")
 NO_ROW = -1
 """Of an item that its log has lost: no row has this number."""
 
@@ -34,7 +33,7 @@ class Entry:
     """One answered item of one arm, with the scores of all its filters."""
 
     row: int
-    """The number of the log's row that holds its document and answers."""
+    """Number of the log's row that holds its document and answers."""
     key: bytes
     """Equal for the same document."""
     prompt: bytes = b""
@@ -46,7 +45,6 @@ class Entry:
     generation: str = ""
     """Generation settings of its requests, as canonical JSON; empty where the log does not have them."""
     is_answered: bool = False
-    """Its scores count; without an answer they are those of nothing."""
     filters: tuple[str, ...] = ()
     scores: dict[str, Any] = field(default_factory=dict)
     """By "metric,filter": a number, or a list of JSON values."""
@@ -61,7 +59,6 @@ class TaskEntries:
     kind: RequestKind
     is_chat: bool
     has_more_answers: bool = False
-    """The scores of some row come from more than its texts."""
     entries: list[Entry] = field(default_factory=list)
     left_out: set[str] = field(default_factory=set)
     """Metrics with a value that is neither a number nor a list of them, nor a pair of labels."""
@@ -69,18 +66,10 @@ class TaskEntries:
 
 @dataclass(slots=True, kw_only=True)
 class ArmLog:
-    """A whole log in short."""
+    """A log without its texts."""
 
     run: LoggedRun
     tasks: dict[str, TaskEntries] = field(default_factory=dict)
-
-    def n_evaluated(self, task: str) -> int:
-        """Count the items behind the run's own values, as far as they tell; 0 otherwise."""
-        return self.run.task(task).n_evaluated or 0
-
-    def has_lost(self, task: str) -> bool:
-        """Whether rows are lost that the run's own values count."""
-        return sum(entry.repeat == 0 for entry in self.tasks[task].entries) < self.n_evaluated(task)
 
 
 def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmLog:
@@ -102,7 +91,7 @@ def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmL
 
 def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable, list[Entry]]) -> None:
     """Add a row to the entry of its other filters, or make one."""
-    task.has_more_answers = task.has_more_answers or row.has_more_answers
+    task.has_more_answers |= row.has_more_answers
     scores = {}
     for metric, raw in row.scores.items():
         value = score_value(raw)
@@ -129,7 +118,7 @@ def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable
         doc_id=row.doc_id,
         repeat=row.repeat,
         cluster=cluster,
-        generation=" ".join(dict.fromkeys(settings_text(one.gen_kwargs or {}) for one in row.prompts)),
+        generation=" ".join(dict.fromkeys(settings_text(prompt.gen_kwargs or {}) for prompt in row.prompts)),
         is_answered=all(reply.status.is_answer for reply in row.replies),
         filters=(row.filter,),
         scores=scores,
@@ -159,34 +148,26 @@ def score_value(raw: Any) -> Any:
 
 
 def _key(row: LoggedRow) -> bytes:
-    """What makes it the same item: its name, else its document, in whatever order its keys are, empty ones left out.
+    """Identify an item by its name, else by its document with keys in any order and empty ones left out.
 
     The hub's IFEval fills every item's kwargs up with empty keys; files of it do not.
     """
-    if row.name:
-        return _digest(row.name, 16)
-    plain = _without_empty(row.doc)
-    try:
-        return _digest(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS), 16)
-    except TypeError:  # integers beyond 64 bits, lone surrogates
-        return _digest(json.dumps(plain, sort_keys=True), 16)
+    document = json.dumps(_without_empty(row.doc), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return _digest(row.name or document, 16)
 
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_empty(one) for name, one in value.items() if one is not None}
-    if isinstance(value, list):
-        return [_without_empty(one) for one in value]
-    return value
+        return {name: _without_empty(part) for name, part in value.items() if part is not None}
+    return list(map(_without_empty, value)) if isinstance(value, list) else value
 
 
-def _digest(content: str | bytes, size: int = 8) -> bytes:
-    content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    return blake2b(content, digest_size=size).digest()
+def _digest(text: str, size: int = 8) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 class Kind(StrEnum):
-    """What came of one item: the names of `TaskJoin`."""
+    """Outcome of joining an item: a count of `TaskJoin`."""
 
     PAIRED = "paired"
     ONLY_BASELINE = "only_baseline"
@@ -207,13 +188,12 @@ class Match:
 
     @property
     def content(self) -> Entry:
-        """The entry whose document stands for the item."""
+        """Return the entry whose document stands for the item."""
         entry = self.baseline or self.candidate
         assert entry is not None
         return entry
 
     def of(self, arm: ArmName) -> Entry | None:
-        """One arm's entry."""
         return self.baseline if arm is ArmName.BASELINE else self.candidate
 
 
@@ -223,7 +203,7 @@ _SAME: tuple[Callable[[Entry], Hashable], ...] = (
     lambda entry: (entry.prompt, entry.target, entry.repeat) if entry.prompt else None,
     lambda entry: (entry.prompt, entry.repeat) if entry.prompt else None,
 )
-"""What makes two entries a pair, the surest first. The last counts only where one entry of each arm has it."""
+"""Ways to pair two entries, the surest first. The last counts only where one entry of each arm has it."""
 
 
 def join(baseline: Sequence[Entry], candidate: Sequence[Entry]) -> list[Match]:
@@ -231,57 +211,52 @@ def join(baseline: Sequence[Entry], candidate: Sequence[Entry]) -> list[Match]:
 
     Numbers of documents count only among equals: under `--samples` lm-eval's may be others.
     """
-    off, off_twice = _without_duplicates(baseline)
-    on, on_twice = _without_duplicates(candidate)
-    twice = off_twice | on_twice
+    duplicated: set[int] = set()
+    off, on = (_without_duplicates(entries, duplicated) for entries in (baseline, candidate))
     matches = []
     for same in _SAME:
         groups_off, groups_on = _grouped(off, same), _grouped(on, same)
-        taken = set()
+        paired = set()
         for key, entries in groups_off.items():
             others = groups_on.get(key, [])
             if same is _SAME[-1] and len(entries) + len(others) > 2:
                 continue
-            for one, other in zip(entries, others, strict=False):
-                matches.append(Match(baseline=one, candidate=other, kind=_kind(one, other, twice)))
-                taken |= {id(one), id(other)}
-        off, on = ([entry for entry in side if id(entry) not in taken] for side in (off, on))
-    matches += [Match(baseline=one, candidate=None, kind=Kind.ONLY_BASELINE) for one in off]
+            for pair in zip(entries, others, strict=False):
+                matches.append(Match(baseline=pair[0], candidate=pair[1], kind=_kind(*pair, duplicated)))
+                paired |= {id(entry) for entry in pair}
+        off, on = ([entry for entry in entries if id(entry) not in paired] for entries in (off, on))
+    matches += [Match(baseline=entry, candidate=None, kind=Kind.ONLY_BASELINE) for entry in off]
     matches.sort(key=lambda match: match.content.row)
-    return matches + [Match(baseline=None, candidate=one, kind=Kind.ONLY_CANDIDATE) for one in on]
+    return matches + [Match(baseline=None, candidate=entry, kind=Kind.ONLY_CANDIDATE) for entry in on]
 
 
-def _without_duplicates(entries: Sequence[Entry]) -> tuple[list[Entry], set[int]]:
-    """The first of each document and number, and which of them come more than once (by identity).
+def _without_duplicates(entries: Sequence[Entry], duplicated: set[int]) -> list[Entry]:
+    """Keep the first of each document and number; add those that come again (by identity) to `duplicated`.
 
     A data set may hold a document twice, under two numbers: both stay.
     """
     first: dict[Hashable, Entry] = {}
-    twice = set()
     for entry in entries:
         known = first.setdefault((entry.key, entry.doc_id, entry.repeat), entry)
         if known is not entry:
-            twice.add(id(known))
-    return list(first.values()), twice
+            duplicated.add(id(known))
+    return list(first.values())
 
 
 def _grouped(entries: Iterable[Entry], same: Callable[[Entry], Hashable]) -> dict[Hashable, list[Entry]]:
-    """Entries by what makes them the same, each group by the number of its documents."""
     groups: defaultdict[Hashable, list[Entry]] = defaultdict(list)
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: (-1 if entry.doc_id is None else entry.doc_id, entry.row)):
         if (key := same(entry)) is not None:
             groups[key].append(entry)
-    for group in groups.values():
-        group.sort(key=lambda entry: (-1 if entry.doc_id is None else entry.doc_id, entry.row))
     return groups
 
 
-def _kind(one: Entry, other: Entry, twice: set[int]) -> Kind:
-    if id(one) in twice or id(other) in twice:
+def _kind(baseline: Entry, candidate: Entry, duplicated: set[int]) -> Kind:
+    if {id(baseline), id(candidate)} & duplicated:
         return Kind.DUPLICATED
-    if one.prompt and other.prompt and one.prompt != other.prompt:
+    if baseline.prompt and candidate.prompt and baseline.prompt != candidate.prompt:
         return Kind.PROMPT
-    return Kind.TARGET if one.target != other.target else Kind.PAIRED
+    return Kind.TARGET if baseline.target != candidate.target else Kind.PAIRED
 
 
 def lost(matches: Sequence[Match], n_evaluated: int) -> Iterator[Match]:
@@ -295,77 +270,65 @@ def lost(matches: Sequence[Match], n_evaluated: int) -> Iterator[Match]:
 
 
 def counted(task: str, matches: Iterable[Match]) -> TaskJoin:
-    """Count what came of a task's items."""
+    """Count a task's items by how they were joined."""
     kinds = Counter(match.kind for match in matches)
     return TaskJoin(task=task, **{kind.value: kinds[kind] for kind in Kind})
 
 
-@dataclass(slots=True, kw_only=True)
-class Place:
-    """One item as an analysis needs it, without document and prompts; and a match for each of its repeats."""
-
-    item: Item
-    matches: dict[int, Match]
-    """By repeat."""
-
-    @property
-    def first(self) -> Match:
-        return self.matches[min(self.matches)]
+ItemMatches = Sequence[tuple[Item, Mapping[int, Match]]]
+"""Items without document and prompts, each with its matches by repeat, the first repeat first."""
 
 
-def place(plan: Plan, joined: Mapping[str, Sequence[Match]]) -> list[Place]:
+def placed(plan: Plan, joined: Mapping[str, Sequence[Match]]) -> ItemMatches:
     """Put every item in its position: task by task, in the order of the baseline's log.
 
     Repeats of one document are one item; a document that the data set has twice is two.
     """
-    places: list[Place] = []
+    items: list[tuple[Item, Mapping[int, Match]]] = []
     for task in plan.tasks:
-        own: list[dict[int, Match]] = []
+        by_item: list[dict[int, Match]] = []
         known: defaultdict[bytes, list[dict[int, Match]]] = defaultdict(list)
         for match in joined.get(task.name, ()):
             entry = match.content
-            matches = next((one for one in known[entry.key] if entry.repeat not in one), None)
-            if matches is None:
-                matches = {}
-                own.append(matches)
-                known[entry.key].append(matches)
-            matches[entry.repeat] = match
-        firsts = [matches[min(matches)].content for matches in own]
+            repeats = next((repeats for repeats in known[entry.key] if entry.repeat not in repeats), None)
+            if repeats is None:
+                repeats = {}
+                by_item.append(repeats)
+                known[entry.key].append(repeats)
+            repeats[entry.repeat] = match
+        by_item = [dict(sorted(repeats.items())) for repeats in by_item]
+        firsts = [_first(repeats) for repeats in by_item]
         numbers = [entry.doc_id for entry in firsts if entry.doc_id is not None]
-        if len(set(numbers)) < len(own):  # the log does not number its documents, or not uniquely
-            numbers = list(range(len(own)))
-        for matches, entry, doc_id in zip(own, firsts, numbers, strict=True):
-            item = Item(
-                position=len(places),
-                task=task.name,
-                doc_id=doc_id,
-                kind=task.kind,
-                doc={},
-                target="",
-                prompts=(),
-                cluster=entry.cluster,
-            )
-            places.append(Place(item=item, matches=matches))
-    return places
+        if len(set(numbers)) < len(by_item):  # the log does not number its documents, or not uniquely
+            numbers = list(range(len(by_item)))
+        empty = Item(position=0, task=task.name, doc_id=0, kind=task.kind, doc={}, target="", prompts=())
+        for repeats, entry, doc_id in zip(by_item, firsts, numbers, strict=True):
+            item = replace(empty, position=len(items), doc_id=doc_id, cluster=entry.cluster)
+            items.append((item, repeats))
+    return items
 
 
-def scores(places: Sequence[Place], allowed: Sequence[FindingCode]) -> Iterator[Score]:
-    """Make scores in order of arm, position, repeat and metric. What is no pair has none, in either arm."""
+def _first(repeats: Mapping[int, Match]) -> Entry:
+    return next(iter(repeats.values())).content
+
+
+def scores(items: ItemMatches, allowed: Sequence[FindingCode]) -> Iterator[Score]:
+    """Make scores in order of arm, position, repeat and metric. Unpaired answers have none, in either arm."""
     for arm in ArmName:
-        for place in places:
-            for repeat, match in sorted(place.matches.items()):
+        for item, repeats in items:
+            for repeat, match in repeats.items():
                 is_compared = match.kind not in ALLOWABLE or ALLOWABLE[match.kind] in allowed
                 entry = match.of(arm)
                 if entry is None or not entry.is_answered or not is_compared:
                     continue
                 for metric in sorted(entry.scores):
                     value, detail = _split(entry.scores[metric])
-                    position = place.item.position
+                    position = item.position
                     yield Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
 
 
 def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:
-    """As a run's own scores are kept: of a list its mean, of a pair whether they agree."""
+    """Reduce a list to its mean and a pair to whether it agrees, as a run's own scores are kept."""
     if isinstance(value, float):
         return value, None
     is_pair = len(value) == 2 and not all(isinstance(part, bool) for part in value)
@@ -374,7 +337,7 @@ def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:
     return float(value[0] == value[1]), value
 
 
-def check_score_bounds(scored: Iterable[Score], places: Sequence[Place], plan: Plan) -> None:
+def check_score_bounds(scored: Iterable[Score], items: ItemMatches, plan: Plan) -> None:
     """Raise InvalidValue for a score that its metric cannot have, where a verdict would rest on it."""
     specs = (spec for primary in plan.primaries for spec in plan.members_of(primary))
     bounds = {
@@ -383,13 +346,12 @@ def check_score_bounds(scored: Iterable[Score], places: Sequence[Place], plan: P
         if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.MEAN, MetricKind.LIST_MEAN)
     }
     for score in scored:
-        item = places[score.position].item
+        item, _ = items[score.position]
         if (item.task, score.metric) not in bounds:
             continue
         metric, low, high = bounds[item.task, score.metric]
         values = (score.value,) if score.detail is None else score.detail
-        value = next((one for one in values if not low <= one <= high), None)
-        if value is not None:
+        for value in (value for value in values if not low <= value <= high):
             raise InvalidValue(
                 f"{metric}: item {item.doc_id} has the score {value:g} in the {score.arm}, outside {low:g} to {high:g}",
                 hint=f"Divide percent by 100, or say what its scores are bounded by: --score-bounds {item.task}=0:100",
@@ -397,30 +359,32 @@ def check_score_bounds(scored: Iterable[Score], places: Sequence[Place], plan: P
             )
 
 
-def whole_items(logs: Mapping[ArmName, Log], places: Sequence[Place]) -> Iterator[Item]:
+def whole_items(logs: Mapping[ArmName, Log], items: ItemMatches) -> Iterator[Item]:
     """Read the items again, with their documents and prompts: the baseline's, else the candidate's."""
     for arm, log in logs.items():
-        needed = {place.first.content.row: place.item for place in places if place.first.of(arm) is place.first.content}
-        for number, row in _rows(log, needed):
+        needed = {}
+        for item, repeats in items:
+            first = next(iter(repeats.values()))
+            if first.of(arm) is first.content:
+                needed[first.content.row] = item
+        for item, row in _rows(log, needed):
             prompts = row.prompts or tuple(Prompt(text="") for _ in row.replies)
-            yield replace(needed[number], doc=row.doc, target=row.target, prompts=prompts)
-    for place in places:
-        if place.first.kind is Kind.LOST:
-            yield replace(place.item, prompts=(Prompt(text=""),))
+            yield replace(item, doc=row.doc, target=row.target, prompts=prompts)
+    lost_items = (item for item, repeats in items if _first(repeats).row == NO_ROW)
+    yield from (replace(item, prompts=(Prompt(text=""),)) for item in lost_items)
 
 
-def answers(logs: Mapping[ArmName, Log], places: Sequence[Place], *, now: datetime) -> Iterator[Answer]:
+def answers(logs: Mapping[ArmName, Log], items: ItemMatches, *, now: datetime) -> Iterator[Answer]:
     """Read every answer of both arms. One without a date was given `now`."""
     for arm, log in logs.items():
         needed = {
-            entry.row: (place.item.position, repeat)
-            for place in places
-            for repeat, match in place.matches.items()
+            entry.row: (item.position, repeat)
+            for item, repeats in items
+            for repeat, match in repeats.items()
             if (entry := match.of(arm)) is not None
         }
         sent_at = log.run.date or now
-        for number, row in _rows(log, needed):
-            position, repeat = needed[number]
+        for (position, repeat), row in _rows(log, needed):
             for choice, logged in enumerate(row.replies):
                 # no log has the request: a hash of its place is the same in both arms, and prompts are compared above
                 request = sha256(f"{row.task}\0{position}\0{choice}".encode()).digest()[:16]
@@ -430,7 +394,7 @@ def answers(logs: Mapping[ArmName, Log], places: Sequence[Place], *, now: dateti
                 )
 
 
-def _rows(log: Log, needed: Mapping[int, object]) -> Iterator[tuple[int, LoggedRow]]:
+def _rows(log: Log, needed: Mapping[int, T]) -> Iterator[tuple[T, LoggedRow]]:
     for number, row in enumerate(log.rows()) if needed else ():
         if number in needed:
-            yield number, row
+            yield needed[number], row

@@ -1,28 +1,18 @@
-"""lighteval's details (a Parquet file a task) with its results, as 0.11 to 0.13 write them."""
+"""Read lighteval's details (a Parquet file a task) with its results, as 0.11 to 0.13 write them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qualab.imports.files import (
-    DATE,
-    BadRow,
-    file_hashes,
-    mapping,
-    moment,
-    number,
-    parquet_rows,
-    read_document,
-    read_rows,
-)
+from qualab.imports.files import DATE, file_hashes, mapping, moment, number, parquet_rows, read_document, read_rows
 from qualab.model.canonical import canonical_json
 from qualab.model.items import JsonObject, Prompt
 from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 
+COLUMNS = ("doc", "model_response", "metric")
 EXPECTED = "lighteval's details: columns doc, model_response and metric (lighteval 0.11 or newer, --save-details)"
 RESULTS = "lighteval's results: one object with config_general, results and versions"
 DETAILS = re.compile(rf"details_(?P<task>.+)_{DATE}\.parquet")
@@ -31,23 +21,17 @@ DETAILS = re.compile(rf"details_(?P<task>.+)_{DATE}\.parquet")
 def open_lighteval(path: Path, *, run: str = "") -> Log | None:
     """Open the newest run with details in a folder; of a file, that task alone. None where there is none."""
     files = [path] if path.is_file() else sorted(path.rglob("details_*.parquet"))
-    named = [(one, match) for one in files if run in one.name and (match := DETAILS.fullmatch(one.name))]
+    named = [(file, match) for file in files if run in file.name and (match := DETAILS.fullmatch(file.name))]
     if not named:
         return None
     dates = {match["date"] for _, match in named}
     newest = max(dates)
     folder = path if path.is_dir() else path.parent
-    inside = [place for place in (folder, *folder.parents) if place.name == "details"]
+    inside = [parent for parent in (folder, *folder.parents) if parent.name == "details"]
     above = inside[-1].parent if inside else folder  # results lie beside the folder of details
     results = sorted(above.rglob(f"results_{newest}.json"))
     document = read_document(results[0], expected=RESULTS) if results else {}
-    details = [(one, _task_name(match["task"], document)) for one, match in named if match["date"] == newest]
-
-    def rows() -> Iterator[LoggedRow]:
-        for file, task in details:
-            objects = parquet_rows(file, expected=EXPECTED)
-            yield from read_rows(file, objects, partial(_row, task), expected=EXPECTED)
-
+    details = {_task_name(match["task"], document): file for file, match in named if match["date"] == newest}
     general = mapping(document.get("config_general"))
     config = mapping(general.get("model_config"))
     return Log(
@@ -60,16 +44,16 @@ def open_lighteval(path: Path, *, run: str = "") -> Log | None:
             model=str(general.get("model_name") or config.get("model_name") or ""),
             limit=number(general.get("max_samples")),
             settings={"system instruction": str(config.get("system_prompt") or "")} if config else {},
-            tasks={task: _task(task, document, config) for _, task in details},
+            tasks={task: _task(task, document, config) for task in details},
             reported={name: _values(row) for name, row in mapping(document.get("results")).items()},
-            files=file_hashes(file for file, _ in details),
+            files=file_hashes(details.values()),
         ),
-        rows=rows,
+        rows=lambda: read_rows(details, parquet_rows, _row, needed=COLUMNS, expected=EXPECTED),
     )
 
 
 def _task_name(written: str, document: JsonObject) -> str:
-    """The task as the results spell it: file names may have "__" for "|"."""
+    """Spell a task as the results do: file names may have "__" for "|"."""
     known = {**mapping(document.get("results")), **mapping(document.get("versions"))}
     alike = [name for name in known if re.sub(r"[\W_]+", "_", name) == re.sub(r"[\W_]+", "_", written)]
     if written in alike or "|" in written:
@@ -80,26 +64,24 @@ def _task_name(written: str, document: JsonObject) -> str:
 def _task(name: str, document: JsonObject, config: JsonObject) -> LoggedTask:
     own = mapping(mapping(document.get("config_tasks")).get(name))
     version = mapping(document.get("versions")).get(name, own.get("version"))
-    shots = name.rpartition("|")[2]
+    shots, given = name.rpartition("|")[2], mapping(config.get("generation_parameters"))
     return LoggedTask(
         name=name,
         version="" if version is None else str(version),
         num_fewshot=int(shots) if shots.isdigit() else None,
         dataset=str(own.get("hf_repo") or ""),
         config=own,
-        generation={key: one for key, one in mapping(config.get("generation_parameters")).items() if one is not None},
+        generation={key: value for key, value in given.items() if value is not None},
     )
 
 
 def _values(row: Any) -> dict[str, float]:
-    values = {key: number(one) for key, one in mapping(row).items() if not key.endswith("_stderr")}
+    values = {key: number(value) for key, value in mapping(row).items() if not key.endswith("_stderr")}
     return {f"{key},none": value for key, value in values.items() if value is not None}
 
 
 def _row(task: str, line: int, row: Mapping[str, Any]) -> LoggedRow:
-    if missing := [key for key in ("doc", "model_response", "metric") if not isinstance(row.get(key), dict)]:
-        raise BadRow(f"there is no column {missing[0]}")
-    doc, response = row["doc"], row["model_response"]
+    doc, response = mapping(row["doc"]), mapping(row["model_response"])
     fields = ("query", "choices", "gold_index", "instruction")
     return LoggedRow(
         task=task,
@@ -109,7 +91,7 @@ def _row(task: str, line: int, row: Mapping[str, Any]) -> LoggedRow:
         prompts=_prompts(doc, response),
         replies=tuple(_replies(response)),
         has_more_answers=len(response.get("text") or ()) > 1,
-        scores={name: value for name, value in row["metric"].items() if value is not None},
+        scores={name: value for name, value in mapping(row["metric"]).items() if value is not None},
     )
 
 
@@ -123,7 +105,7 @@ def _prompts(doc: Mapping[str, Any], response: Mapping[str, Any]) -> tuple[Promp
 
 
 def _replies(response: Mapping[str, Any]) -> Iterator[LoggedReply]:
-    """The first text, or each choice's log-likelihood."""
+    """Read the first text, or each choice's log-likelihood."""
     if texts := response.get("text"):
         tokens = response.get("output_tokens")
         length = len(tokens[0]) if isinstance(tokens, list) and tokens and isinstance(tokens[0], list) else None

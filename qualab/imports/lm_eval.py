@@ -1,4 +1,4 @@
-"""lm-eval's results_*.json with samples_*.jsonl, as 0.4.7 and newer write them, and as qualab exports them."""
+"""Read lm-eval's results_*.json with samples_*.jsonl, as 0.4.7 and newer write them, and as qualab exports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +53,7 @@ class _Files(NamedTuple):
 def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
     """Open the newest run with samples whose name has `run` in it. None for other formats. Raises BadLog."""
     runs = _runs(path)
-    whole = [one for one in runs if one.samples]
+    whole = [files for files in runs if files.samples]
     if not whole:
         if runs:
             raise BadLog(
@@ -63,26 +62,28 @@ def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
             )
         return None
     base = path if path.is_dir() else path.parent
-    names = {str(one.first.relative_to(base)): one for one in whole}
-    files = next((one for name, one in names.items() if run in name), None)
-    if files is None:
-        raise BadLog(f"{path} has no run named {run}", hint=f"It has: {', '.join(list(names)[:5])}")
+    by_name = {str(files.first.relative_to(base)): files for files in whole}
+    chosen = next((name for name in by_name if run in name), None)
+    if chosen is None:
+        raise BadLog(f"{path} has no run named {run}", hint=f"It has: {', '.join(list(by_name)[:5])}")
+    files = by_name[chosen]
     document = read_document(files.results, expected=RESULTS) if files.results else {}
     if files.results and not isinstance(document.get("results"), dict):
         raise wrong(files.results, 1, 'has no "results"', RESULTS)
     described = _run_of(document, files, others=len(whole) - 1)
     samples = _by_task(files.samples, described)
 
-    def rows() -> Iterator[LoggedRow]:
-        for task, file in samples.items():
-            objects = json_objects(file, expected=SAMPLE)
-            yield from read_rows(file, objects, partial(_row, described.task(task)), expected=SAMPLE)
+    def row_of(task: str, _: int, row: JsonObject) -> LoggedRow:
+        return _row(described.task(task), row)
 
-    return Log(run=replace(described, files=file_hashes(samples.values())), rows=rows)
+    return Log(
+        run=replace(described, files=file_hashes(samples.values())),
+        rows=lambda: read_rows(samples, json_objects, row_of, needed=NEEDED, expected=SAMPLE),
+    )
 
 
 def _runs(path: Path) -> list[_Files]:
-    """The runs of a folder, the newest first; of a results file its own, of a sample file its own with it alone."""
+    """List the runs of a folder, the newest first; a results file's own, a sample file's own with that file alone."""
     files: defaultdict[tuple[Path, str], list[Path]] = defaultdict(list)
     for file in sorted(path.rglob("*") if path.is_dir() else path.parent.iterdir()):
         if (named := _SAMPLES.fullmatch(file.name) or _RESULTS.fullmatch(file.name)) and file.is_file():
@@ -97,7 +98,7 @@ def _runs(path: Path) -> list[_Files]:
 
 
 def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
-    """Sample files by the task that they are of, in the order of the results. Raises BadLog where two are of one."""
+    """Sort sample files by task, in the order of the results. Raises BadLog for two of one task."""
     by_task: dict[str, Path] = {}
     spelled = {re.sub(r"[^\w.-]", "_", task): task for task in run.tasks} | {task: task for task in run.tasks}
     for path in samples:
@@ -106,12 +107,11 @@ def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
         if task in by_task:
             raise BadLog(f"{path} and {by_task[task].name} are both of task {task}", hint="Keep one of them")
         by_task[task] = path
-    order = {task: place for place, task in enumerate(run.tasks)}
-    return {task: by_task[task] for task in sorted(by_task, key=lambda task: (order.get(task, len(order)), task))}
+    return {task: by_task[task] for task in dict.fromkeys((*run.tasks, *sorted(by_task))) if task in by_task}
 
 
 def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
-    """The run that a results document describes; an empty one says nothing."""
+    """Read the run that a results document describes; an empty one says nothing."""
     config, own = mapping(document.get("config")), mapping(document.get("qualab"))
     aggregates = {**mapping(document.get("results")), **mapping(document.get("groups"))}
     names = {"chat_template_sha": "chat template", "system_instruction": "system instruction"}
@@ -157,12 +157,12 @@ def _task(name: str, document: JsonObject) -> LoggedTask:
         generation=mapping(config.get("generation_kwargs")),
         scoring=_ADDRESS.sub("", scoring),  # of functions
         kind=RequestKind.LOGLIKELIHOOD if output in _LOGLIKELIHOODS else RequestKind.GENERATION if output else None,
-        higher_is_better={metric: bool(one) for metric, one in better.items() if one is not None},
+        higher_is_better={metric: bool(value) for metric, value in better.items() if value is not None},
     )
 
 
 def _groups(document: JsonObject) -> dict[str, tuple[str, ...]]:
-    """Tasks of each group that has aggregates of its own; groups within groups are resolved."""
+    """List the tasks of each group that has aggregates of its own; groups within groups are resolved."""
     children = {name: list(names) for name, names in mapping(document.get("group_subtasks")).items() if names}
     scored = mapping(document.get("groups")) or mapping(document.get("results"))
 
@@ -178,7 +178,7 @@ def _groups(document: JsonObject) -> dict[str, tuple[str, ...]]:
 
 
 def _values(row: Any) -> dict[str, float]:
-    """A row's aggregates by "metric,filter"."""
+    """Read a row's aggregates by "metric,filter"."""
     return {
         key: float(value)
         for key, value in mapping(row).items()
@@ -187,20 +187,18 @@ def _values(row: Any) -> dict[str, float]:
 
 
 def _whole(value: Any) -> int | None:
-    """An integer, also where a tool wrote 5 as 5.0."""
+    """Read an integer, also where a tool wrote 5 as 5.0."""
     size = number(value)
     return int(size) if size is not None and size.is_integer() else None
 
 
-def _row(task: LoggedTask, _: int, row: JsonObject) -> LoggedRow:
-    if missing := [key for key in NEEDED if key not in row]:
-        raise BadRow(f"is no sample of lm-eval, it has no {missing[0]}")
+def _row(task: LoggedTask, row: JsonObject) -> LoggedRow:
     doc, responses, doc_id = row["doc"], row["resps"], row.get("doc_id")
     if row["metrics"] == ["bypass"]:
-        raise BadRow("has no score (--predict_only)", "Score it: run lm_eval without --predict_only")
-    if not isinstance(responses, list) or not all(isinstance(one, list) and one for one in responses):
-        raise BadRow("has resps that are no list of lists")
-    replies = tuple(_reply(one[0], task.kind) for one in responses)
+        raise BadRow("has no score: run lm_eval without --predict_only")
+    if not isinstance(responses, list) or not all(isinstance(texts, list) and texts for texts in responses):
+        raise BadRow("its resps are not a list of lists")
+    replies = tuple(_reply(texts[0], task.kind) for texts in responses)
     prompts = tuple(_prompts(row.get("arguments")))
     return LoggedRow(
         task=task.name,
@@ -210,7 +208,7 @@ def _row(task: LoggedTask, _: int, row: JsonObject) -> LoggedRow:
         target=row["target"] if isinstance(row["target"], str) else str(row["target"]),
         prompts=prompts if len(prompts) == len(replies) else (),
         replies=replies,
-        has_more_answers=any(len(one) > 1 for one in responses),  # of a task that repeats its requests
+        has_more_answers=any(len(texts) > 1 for texts in responses),  # of a task that repeats its requests
         scores={name: row[name] for name in row["metrics"] if name in row},
     )
 
@@ -225,14 +223,14 @@ def _reply(response: Any, kind: RequestKind | None) -> LoggedReply:
     try:
         loglikelihood = float(value)  # a text, as "-12.5"
     except (TypeError, ValueError) as exc:
-        raise BadRow(f"has the log-likelihood {str(value)[:40]!r}, which is no number") from exc
+        raise BadRow(f"the log-likelihood {str(value)[:40]!r} is not a number") from exc
     if math.isnan(loglikelihood):
         return LoggedReply(status=AnswerStatus.BAD_BODY, error="the log-likelihood is NaN")
     return LoggedReply(loglikelihood=loglikelihood, is_greedy=None if is_greedy is None else str(is_greedy) == "True")
 
 
 def _prompts(arguments: Any) -> Iterator[Prompt]:
-    """Of {"gen_args_0": {"arg_0": ...}}."""
+    """Read {"gen_args_0": {"arg_0": ...}}."""
     for request in mapping(arguments).values():
         first, second, *_ = (*mapping(request).values(), None, None)
         is_chat = isinstance(first, list)

@@ -1,25 +1,14 @@
-"""Bundles of NVIDIA NeMo Evaluator (0.3 and newer): eval-*.json with results.jsonl, one line a problem and repeat."""
+"""Read bundles of NVIDIA NeMo Evaluator (0.3 or newer): eval-*.json with results.jsonl, a line a problem and repeat."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qualab.errors import BadLog
-from qualab.imports.files import (
-    BadRow,
-    file_hashes,
-    json_objects,
-    mapping,
-    moment,
-    number,
-    read_document,
-    read_rows,
-    wrong,
-)
+from qualab.imports.files import file_hashes, json_objects, mapping, moment, number, read_document, read_rows, wrong
 from qualab.model.items import JsonObject, Prompt
 from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 
@@ -32,8 +21,8 @@ GENERATION = ("temperature", "max_tokens", "top_p", "seed", "shuffle_seed")
 def open_nemo(path: Path, *, run: str = "") -> Log | None:
     """Open the newest bundle of each benchmark in a folder, or a bundle's file. None where there is none."""
     files = [path] if path.is_file() else sorted(path.rglob("eval-*.json"))
-    bundles = [one for one in files if one.name.startswith("eval-") and one.suffix == ".json" and run in one.name]
-    whole = {one: read_document(one, expected=BUNDLE) for one in bundles if (one.parent / RESULTS).exists()}
+    bundles = [file for file in files if file.match("eval-*.json") and run in file.name]
+    whole = {file: read_document(file, expected=BUNDLE) for file in bundles if (file.parent / RESULTS).exists()}
     if not whole:
         if bundles:
             raise BadLog(f"{bundles[0]} has no {RESULTS} beside it", hint="Scores problem by problem are needed")
@@ -45,11 +34,6 @@ def open_nemo(path: Path, *, run: str = "") -> Log | None:
             raise wrong(file, 1, "has no benchmark.name", BUNDLE)
         newest[name] = (file, document)
     results = {name: file.parent / RESULTS for name, (file, _) in newest.items()}
-
-    def rows() -> Iterator[LoggedRow]:
-        for name, file in results.items():
-            objects = json_objects(file, expected=EXPECTED)
-            yield from read_rows(file, objects, partial(_row, name), expected=EXPECTED)
 
     first, document = next(iter(newest.values()))
     config = mapping(document.get("config"))
@@ -63,11 +47,11 @@ def open_nemo(path: Path, *, run: str = "") -> Log | None:
             model=str(config.get("model") or ""),
             is_chat=True,
             settings={"system instruction": str(config.get("system_prompt") or "")},
-            tasks={name: _task(name, one) for name, (_, one) in newest.items()},
+            tasks={name: _task(name, bundle) for name, (_, bundle) in newest.items()},
             files=file_hashes(results.values()),
-            reported={name: _reported(one) for name, (_, one) in newest.items()},
+            reported={name: _reported(bundle) for name, (_, bundle) in newest.items()},
         ),
-        rows=rows,
+        rows=lambda: read_rows(results, json_objects, _row, needed=("problem_idx", "reward"), expected=EXPECTED),
     )
 
 
@@ -84,8 +68,6 @@ def _reported(document: JsonObject) -> dict[str, float]:
 
 
 def _row(task: str, _: int, row: Mapping[str, Any]) -> LoggedRow:
-    if missing := [key for key in ("problem_idx", "reward") if key not in row]:
-        raise BadRow(f"there is no {missing[0]}")
     problem, prompt, expected = row["problem_idx"], row.get("prompt"), row.get("expected_answer")
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False) if prompt else ""
     return LoggedRow(
@@ -102,7 +84,7 @@ def _row(task: str, _: int, row: Mapping[str, Any]) -> LoggedRow:
 
 
 def _replies(row: Mapping[str, Any]) -> tuple[LoggedReply, ...]:
-    """The response, else what was extracted from it; nothing where a line tells neither."""
+    """Read the response, else what was extracted from it; nothing where a line has neither."""
     answer = row.get("model_response", row.get("extracted_answer"))
     if answer is not None:
         return (LoggedReply(text=str(answer)),)

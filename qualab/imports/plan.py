@@ -1,4 +1,4 @@
-"""A plan made from two logs: how each metric comes from its items' scores, as it is known or as the scores look."""
+"""Make a plan from two logs: how each metric comes from its items' scores, as known or as the scores look."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLOSE = 1e-6
 
 
 def fits(kind: MetricKind, values: Sequence[Any]) -> bool:
-    """Whether these scores can be of that kind."""
+    """Test whether these scores can be of that kind."""
     if kind in (MetricKind.BINARY_MEAN, MetricKind.MEAN):
         return all(isinstance(value, float) for value in values)
     return kind is MetricKind.OTHER or all(isinstance(value, tuple) for value in values)
@@ -53,8 +53,18 @@ def guessed_kind(values: Sequence[Any]) -> MetricKind:
     return MetricKind.MACRO_F1 if all(len(value) == 2 for value in values) else MetricKind.OTHER
 
 
-def _is_close(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
+def _is_close(computed: float, reported: float) -> bool:
+    return abs(computed - reported) <= CLOSE * max(1.0, abs(computed), abs(reported))
+
+
+def _has_lost(log: ArmLog, task: str) -> bool:
+    """Test whether rows are lost that the run's own values count."""
+    return sum(entry.repeat == 0 for entry in log.tasks[task].entries) < (log.run.task(task).n_evaluated or 0)
+
+
+def _spec(task: str, key: str, kind: MetricKind, **more: Any) -> MetricSpec:
+    name, _, ensemble = key.partition(",")
+    return MetricSpec(task=task, name=name, filter=ensemble, kind=kind, is_primary=False, **more)
 
 
 Columns = Mapping[tuple[str, str], Sequence[Any]]
@@ -74,7 +84,7 @@ Logs = tuple[ArmLog, ArmLog]
 
 
 class _MetricTable:
-    """Every metric in the order of lm-eval's table, with one primary a benchmark; and what was assumed of them."""
+    """Every metric in the order of lm-eval's table, with one primary a benchmark; and what had to be assumed."""
 
     def __init__(self, logs: Logs, tasks: Sequence[TaskSpec], catalog: Catalog) -> None:
         self.findings: list[ImportFinding] = []
@@ -86,7 +96,7 @@ class _MetricTable:
         self._groups = {name: members for name, members in groups if set(members) <= set(self._tasks)}
 
     def metrics(self) -> tuple[MetricSpec, ...]:
-        """Groups by name, each before its tasks by name; then the tasks of no group."""
+        """List groups by name, each before its tasks by name; then the tasks of no group."""
         order: dict[str, None] = {}
         for name, members in sorted(self._groups.items()):
             order |= dict.fromkeys([name, *sorted(members)])
@@ -100,14 +110,12 @@ class _MetricTable:
         keys = dict.fromkeys(key for log in self._logs for entry in log.tasks[name].entries for key in entry.scores)
         better = self._logs[0].run.task(name).higher_is_better
         return {
-            key: MetricSpec(
-                task=name,
-                name=(metric := key.partition(",")[0]),
-                filter=key.partition(",")[2],
-                kind=self._kind(name, key),
-                is_primary=False,
+            key: _spec(
+                name,
+                key,
+                self._kind(name, key),
                 exercises_drafter=self._tasks[name].kind is RequestKind.GENERATION,
-                higher_is_better=better.get(metric, True),
+                higher_is_better=better.get(key.partition(",")[0], True),
             )
             for key in keys
         }
@@ -125,7 +133,7 @@ class _MetricTable:
             for log, columns in zip(self._logs, self._columns, strict=True)
             if (reported := log.run.reported.get(task, {}).get(key)) is not None
             and (computed := aggregate_of(kind, columns[task, key])) is not None
-            and not log.has_lost(task)
+            and not _has_lost(log, task)
         ]
         if not all(_is_close(*pair) for pair in checked):
             self._assume(f"{task}/{key}", Reason("scores-do-not-add-up"))
@@ -135,7 +143,7 @@ class _MetricTable:
         return kind
 
     def _told(self, name: str) -> MetricSpec | None:
-        """A metric as both logs tell it, where they agree."""
+        """Look up a metric in both stored runs; None where they do not agree."""
         off, on = (log.run.metrics.get(name) for log in self._logs)
         return off if off and on and off.kind is on.kind else None
 
@@ -151,12 +159,10 @@ class _MetricTable:
         for key in (key for key in off if key in on):
             tables = (self._of_task[task] for task in self._groups[name])
             if members := [table[key] for table in tables if key in table]:
-                rows[key] = MetricSpec(
-                    task=name,
-                    name=key.partition(",")[0],
-                    filter=key.partition(",")[2],
-                    kind=self._group_kind(name, key, members),
-                    is_primary=False,
+                rows[key] = _spec(
+                    name,
+                    key,
+                    self._group_kind(name, key, members),
                     exercises_drafter=any(row.exercises_drafter for row in members),
                     higher_is_better=all(row.higher_is_better for row in members),
                     members=tuple(row.task for row in members),
@@ -164,7 +170,7 @@ class _MetricTable:
         return rows
 
     def _group_kind(self, name: str, key: str, members: Sequence[MetricSpec]) -> MetricKind:
-        """Weighted by size where that gives the log's own value, or where the group is known: a log may be cut."""
+        """Weight tasks by size where that gives the log's own value, or the group is known: a log may be cut."""
         if spec := self._told(f"{name}/{key}"):
             return spec.kind
         reported = self._logs[0].run.reported[name][key]
@@ -184,7 +190,7 @@ class _MetricTable:
         return MetricKind.OTHER
 
     def _primaries(self, rows: Mapping[str, MetricSpec]) -> Iterator[str]:
-        """What the catalog says, of each benchmark; else the first metric that can be tested, of a group or a task."""
+        """Choose each benchmark's primary in the catalog, else the first testable metric of the group or a task."""
         if told := [name for name in rows if (spec := self._told(name)) and spec.is_primary]:
             yield from told
             return
@@ -193,12 +199,9 @@ class _MetricTable:
             by_benchmark.setdefault(task.benchmark, []).append(task.name)
         for benchmark, tasks in by_benchmark.items():
             owner = self._catalog.owners.get(tasks[0])
-            preferred = [one for one in (self._catalog.benchmarks[owner].primary if owner else ()) if one in rows]
-            in_own_order = (
-                row
-                for name in (benchmark, *tasks)
-                for row in self._of_task.get(name, {row.key: row for row in rows.values() if row.task == name}).values()
-            )
+            preferred = [name for name in (self._catalog.benchmarks[owner].primary if owner else ()) if name in rows]
+            group = [row for row in rows.values() if row.task == benchmark and benchmark not in self._tasks]
+            in_own_order = (*group, *(row for task in tasks for row in self._of_task[task].values()))
             tested = (row.id for row in in_own_order if row.kind is not MetricKind.OTHER)
             if chosen := next(iter(preferred), None) or next(tested, None):
                 yield chosen
@@ -226,7 +229,7 @@ def adopted(plan: Plan) -> Plan:
 def made_plan(
     logs: Logs, joined: Mapping[str, Sequence[Match]], catalog: Catalog, rule: DecisionRule
 ) -> tuple[Plan, list[ImportFinding]]:
-    """Make a plan from the logs; also what had to be assumed for it."""
+    """Make a plan from the logs; also findings of what had to be assumed."""
     baseline, candidate = logs
     run = baseline.run
     tasks = tuple(_task_spec(name, baseline, matches, catalog) for name, matches in joined.items())
@@ -241,7 +244,7 @@ def made_plan(
             api=Api.CHAT if any(entries.is_chat for entries in baseline.tasks.values()) else Api.COMPLETIONS,
             gen_kwargs=dict(run.gen_kwargs),
             seed=1234 if run.seed is None else run.seed,
-            repeats=1 + max((match.content.repeat for one in joined.values() for match in one), default=0),
+            repeats=1 + max((match.content.repeat for matches in joined.values() for match in matches), default=0),
             system_instruction=run.settings.get("system instruction", ""),
         ),
         policy=RequestPolicy(),
@@ -286,6 +289,6 @@ def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], catalog: Catalo
 
 
 def _largest_group(task: str, run: LoggedRun) -> str:
-    """The largest group that a task belongs to, else the task."""
+    """Find the largest group that a task belongs to, else the task."""
     groups = [name for name, members in run.groups.items() if task in members]
     return max(groups, key=lambda name: (len(run.groups[name]), name), default=task)

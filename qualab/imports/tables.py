@@ -1,4 +1,4 @@
-"""Plain tables of both arms' scores: CSV, JSON Lines or Parquet with the columns item, baseline and candidate."""
+"""Read tables of both arms' scores: CSV, JSON Lines or Parquet with the columns item, baseline and candidate."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ def open_table(path: Path) -> tuple[Log, Log]:
     readers = {"csv": _csv, "tsv": _csv, "jsonl": json_objects, "parquet": parquet_rows}
     reader = readers.get(suffixes[-1] if suffixes else "")
     if reader is None:
-        raise BadLog(f"{path} is no table that is known", hint="Expected a .csv, .jsonl or .parquet file")
+        raise BadLog(f"{path} is not a known kind of table", hint="Expected a .csv, .jsonl or .parquet file")
     name = path.name.split(".")[0]
+    run = LoggedRun(format="table", name=path.name, tasks={name: LoggedTask(name=name)})
 
     def log(arm: ArmName) -> Log:
         return Log(
-            run=LoggedRun(format="table", name=path.name, tasks={name: LoggedTask(name=name)}),
-            rows=lambda: read_rows(path, reader(path, expected=EXPECTED), partial(_row, name, arm), expected=EXPECTED),
+            run=run,
+            rows=lambda: read_rows({name: path}, reader, partial(_row, arm), needed=NEEDED, expected=EXPECTED),
         )
 
     return log(ArmName.BASELINE), log(ArmName.CANDIDATE)
 
 
-def _row(task: str, arm: ArmName, _: int, values: JsonObject) -> LoggedRow:
-    if missing := [name for name in NEEDED if name not in values]:
-        raise BadRow(f"there is no column {missing[0]}")
+def _row(arm: ArmName, task: str, _: int, values: JsonObject) -> LoggedRow:
     item = _text(values["item"])
     if not item:
         raise BadRow("the item has no name")
@@ -66,9 +65,9 @@ def _score(text: str, arm: ArmName) -> float | None:
         score = {"true": 1.0, "false": 0.0}.get(text.lower())
         score = float(text) if score is None else score
     except ValueError as exc:
-        raise BadRow(f"the {arm} is {text[:40]!r}, which is no number") from exc
+        raise BadRow(f"the {arm} is {text[:40]!r}, not a number") from exc
     if not math.isfinite(score):
-        raise BadRow(f"the {arm} is {text!r}, which is no finite number")
+        raise BadRow(f"the {arm} is {text!r}, not a finite number")
     return score
 
 
@@ -82,15 +81,13 @@ def _csv(path: Path, *, expected: str) -> Objects:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as exc:
-        line = content[: exc.start].count(b"\n") + 1
-        raise wrong(path, line, "is no UTF-8 text", expected) from exc
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
+        raise wrong(path, content[: exc.start].count(b"\n") + 1, "is not UTF-8 text", expected) from exc
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
     if missing := [name for name in NEEDED if name not in reader.fieldnames]:
-        raise wrong(path, 1, f"there is no column {missing[0]}", expected)
+        raise wrong(path, 1, f"has no {missing[0]}", expected)
     for values in reader:
         if None in values or None in values.values():
-            raise wrong(path, reader.line_num, f"has not {len(reader.fieldnames)} values as line 1", expected)
+            raise wrong(path, reader.line_num, f"does not have {len(reader.fieldnames)} values, as line 1", expected)
         yield reader.line_num, values

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +28,26 @@ class Outcome:
         return next(line.split()[1] for line in self.err.splitlines() if line.startswith("Comparison "))
 
 
-Command = Callable[..., Outcome]
+class Command:
+    """Call `qualab` in this process."""
+
+    def __init__(self, run: Callable[..., Outcome]) -> None:
+        self.run = run
+
+    def __call__(self, *arguments: object) -> Outcome:
+        return self.run(*arguments)
+
+    def json(self, *arguments: object) -> Any:
+        return json.loads(self.run(*arguments, "--format", "json").out)
+
+
+def naming(baseline: ScriptedServer, candidate: ScriptedServer) -> list[str]:
+    """Return the flags that name a pair."""
+    return ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
 
 
 @pytest.fixture
 def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs `qualab ...` on a database of this test's own."""
     for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
         monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -48,7 +64,7 @@ def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         text = capsys.readouterr()
         return Outcome(code=code, out=text.out, err=text.err)
 
-    return run
+    return Command(run)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +76,4 @@ def pair() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
 
 @pytest.fixture
 def arms(pair: tuple[ScriptedServer, ScriptedServer]) -> list[str]:
-    """The flags that name the pair."""
-    baseline, candidate = pair
-    return ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
+    return naming(*pair)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command, Outcome
+from tests.cli.conftest import Command, Outcome, naming
 from tests.scripted_server import Script, ScriptedServer
 
 SMALL = ["--tasks", "demo_arithmetic", "--limit", "3"]
@@ -45,9 +45,7 @@ WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"--candidate": "{localhost}/v1"}, 2, ["same server"]),
     *(({name: None}, 2, [name]) for name in ("--baseline", "--candidate", "--model")),
     ({"--tasks": "gsm8"}, 2, ["gsm8", "gsm8k"]),
-    ({"--limit": "-3"}, 2, ["limit"]),
-    ({"--looks": "11"}, 2, ["looks must be 2 to 10", "--looks"]),
-    ({"--noise-floor-runs": "-1"}, 2, ["noise_floor_runs must be 1 to 9"]),
+    ({"--looks": "11"}, 2, ["looks must be at most 10", "--looks"]),
     ({"--gen_kwargs": "temprature=0.7"}, 2, ["'temprature' is not known", "Did you mean temperature?"]),
     ({"--checkpoint": "{nowhere}"}, 2, ["checkpoint {nowhere} is not a directory"]),
     ({"--data-dir": "{nowhere}"}, 2, ["data_dir {nowhere} is not a directory"]),
@@ -82,24 +80,14 @@ def test_a_run_that_cannot_be_is_one_clear_line(  # noqa: PLR0917
     fails(qualab("run", *given), code, *(text.format(**names) for text in says))
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("gen_kwargs: {temprature: 0.7}", "Did you mean temperature?"),
-        ("looks: 2.5", "looks"),
-    ],
-)
-def test_a_setting_in_a_file_that_cannot_be(
-    qualab: Command, arms: list[str], tmp_path: Path, line: str, says: str
-) -> None:
-    (tmp_path / "experiment.yaml").write_text(f"{line}\n", encoding="utf-8")
-    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, says)
+def test_a_setting_in_a_file_that_cannot_be(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text("looks: 2.5\n", encoding="utf-8")
+    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "looks")
 
 
 def test_unknown_flag_names_the_nearest(qualab: Command, arms: list[str]) -> None:
     done = qualab("run", *arms, "--taks", "gsm8k")
-    assert done.code == 2
-    assert "--tasks" in done.err
+    assert (done.code, "--tasks" in done.err) == (2, True)
 
 
 def gsm8k(folder: Path, lines: list[str]) -> Path:
@@ -136,11 +124,9 @@ def test_a_locked_database(qualab: Command, arms: list[str], tmp_path: Path) -> 
     holder = sqlite3.connect(tmp_path / "qualab.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
-        command = [sys.executable, "-m", "qualab", "run", *arms, *SMALL, "--db", str(tmp_path / "qualab.db")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        fails(qualab("run", *arms, *SMALL), 5, "lock")
     finally:
         holder.close()
-    fails(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), 5, "lock")
 
 
 def test_an_unknown_comparison(qualab: Command) -> None:
@@ -153,12 +139,12 @@ def test_prompts_longer_than_the_context_are_left_out_and_counted(qualab: Comman
     data = gsm8k(tmp_path / "data", [GOOD, long] * 10)
     script = Script(max_model_len=100)
     with ScriptedServer(script) as off, ScriptedServer(Script(max_model_len=100, drafts=True)) as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_failed_share", "1"]
+        flags = [*naming(off, on), "--max_failed_share", "1"]
         done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", data, "--num_fewshot", "0")
     assert done.code == 3, done.err
-    assert "baseline 20 10 10 rejected" in " ".join(done.out.split())
-    assert "Left out: 10 answers that both arms lack for the same reason." in " ".join(done.out.split())
-    assert "these 10 items prove" in " ".join(done.out.split())
+    left_out = "Left out: 10 answers that both arms lack for the same reason."
+    for text in ("baseline 20 10 10 rejected", left_out, "these 10 items prove"):
+        assert text in " ".join(done.out.split())
 
 
 def copa(folder: Path) -> Path:
@@ -168,27 +154,20 @@ def copa(folder: Path) -> Path:
     return folder
 
 
-def test_a_server_that_ignores_echo_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
+def test_a_server_that_ignores_echo_or_fails_at_it_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
     class Deaf(ScriptedServer):
         def _echo(self, ids, body):  # type: ignore[no-untyped-def]
             return {"text": "x", "logprobs": None, "finish_reason": "stop"}
 
-    with Deaf() as off, Deaf() as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
-        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data"))
-    fails(done, 2, "echo", "release")
-    assert "No comparisons yet" in qualab("list").out
-
-
-def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qualab: Command, tmp_path: Path) -> None:
     class Broken(ScriptedServer):
         def _echo(self, ids, body):  # type: ignore[no-untyped-def]
             raise RuntimeError("out of memory")
 
-    with Broken() as off, Broken() as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_attempts", "1"]
-        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data"))
-    fails(done, 5, "kobest_copa", "500")
+    task = ["--max_attempts", "1", "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data")]
+    for kind, code, says in ((Deaf, 2, ("echo", "release")), (Broken, 5, ("kobest_copa", "500"))):
+        with kind() as off, kind() as on:
+            fails(qualab("run", *naming(off, on), *task), code, *says)
+    assert "No comparisons yet" in qualab("list").out
 
 
 def on(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -226,7 +205,7 @@ def test_output_that_finds_no_room_says_so() -> None:
 def test_a_pair_file_in_place_of_an_experiment_names_its_flag(qualab: Command, tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     assert qualab("pair", "init", str(path)).code == 0
-    fails(qualab("run", str(path)), 2, "is the file of a pair", f"--managed {path}")
+    fails(qualab("run", str(path)), 2, "is a pair file", f"--managed {path}")
 
 
 def test_broken_task_yaml(qualab: Command, arms: list[str], tmp_path: Path) -> None:
@@ -251,11 +230,3 @@ def test_a_tokenizer_that_is_nowhere(qualab: Command, arms: list[str], tmp_path:
     data = copa(tmp_path / "data")
     asked = ("--tasks", "kobest_copa", "--data-dir", data, "--tokenizer", "nowhere/tokenizer.json")
     fails(qualab("run", *arms, *asked), 2, "No tokenizer at nowhere/tokenizer.json")
-
-
-def test_a_reader_that_leaves_is_no_regression() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = on(writing, *COUNTS)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")

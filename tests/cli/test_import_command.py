@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from tests.said import english
 
 
 def analysis_of(qualab: Command, comparison_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(qualab("show", comparison_id, "--format", "json").out)["analysis"]
+    found: dict[str, Any] = qualab.json("show", comparison_id)["analysis"]
     return found
 
 
@@ -58,37 +56,23 @@ def test_a_run_exported_and_imported_gives_the_same_analysis(qualab: Command, ar
     check_parity(qualab, tmp_path / "out", first)
 
 
-Case = tuple[str, tuple[object, ...], int, str, str, tuple[int, int, int] | None]
+Case = tuple[str, int, str, str, tuple[int, int, int] | None]
 CASES: list[Case] = [
-    # file, flags, exit code, verdict, first reason, gains and losses of it
-    ("many.csv", ("--margin", 0.01), 3, "INCONCLUSIVE", "t00/score,none: these 160 items prove ±6.46 pp; ", None),
-    (
-        "c0_5.csv",
-        (),
-        0,
-        "EQUIVALENT",
-        "t/score,none: a loss of 0.50 pp (0.23 to 1.02) is real and inside",
-        (0, 5, 1_000),
-    ),
-    ("c0_4.csv", (), 3, "INCONCLUSIVE", "t/score,none: these 80 items prove ±11.09 pp; ", (0, 4, 80)),
-    ("within.csv", (), 0, "EQUIVALENT", "t/score,none: a loss of 0.30 pp (0.15 to 0.46) is real", (30, 60, 10_000)),
-    (
-        "within.csv",
-        ("--strict",),
-        1,
-        "REGRESSION",
-        "t/score,none: the candidate is worse (adjusted p",
-        (30, 60, 10_000),
-    ),
-    ("cross.csv", (), 0, "EQUIVALENT", "the primary metric is equivalent within ±2.00 pp", (24, 33, 1_123)),
-    ("big0_40.csv", ("--margin", 0.05), 1, "REGRESSION", "t/score,none: the candidate is worse (adj", (0, 40, 1_000)),
+    # file and flags, exit code, verdict, first reason, gains, losses and items of it
+    ("many.csv --margin 0.01", 3, "INCONCLUSIVE", "t00/score,none: these 160 items prove ±6.46 pp; ", None),
+    ("c0_5.csv", 0, "EQUIVALENT", "t/score,none: a loss of 0.50 pp (0.23 to 1.02) is real and inside", (0, 5, 1_000)),
+    ("c0_4.csv", 3, "INCONCLUSIVE", "t/score,none: these 80 items prove ±11.09 pp; ", (0, 4, 80)),
+    ("within.csv", 0, "EQUIVALENT", "t/score,none: a loss of 0.30 pp (0.15 to 0.46) is real", (30, 60, 10_000)),
+    ("within.csv --strict", 1, "REGRESSION", "t/score,none: the candidate is worse (adjusted p", (30, 60, 10_000)),
+    ("cross.csv", 0, "EQUIVALENT", "the primary metric is equivalent within ±2.00 pp", (24, 33, 1_123)),
+    ("big0_40.csv --margin 0.05", 1, "REGRESSION", "t/score,none: the candidate is worse (adj", (0, 40, 1_000)),
 ]
 """Tables that once got a wrong verdict, or two."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, (case[0], *case[1]))))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Command, case: Case) -> None:
-    name, flags, code, verdict, reason, counts = case
+    (name, *flags), code, verdict, reason, counts = case[0].split(), *case[1:]
     folder = os.environ.get("QUALAB_SHARED")
     if not folder:
         pytest.skip("needs the tables: QUALAB_SHARED is not set")
@@ -105,7 +89,7 @@ def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Comm
     assert evidence["pvalue_adjusted"] == evidence["pvalue"]
     options = dict(zip(("--gains", "--losses", "--items"), counts, strict=True)) | {"--margin": 0.02}
     given = [part for option in options.items() for part in option]
-    found = json.loads(qualab("stats", "test", *given, *flags, "--format", "json").out)
+    found = qualab.json("stats", "test", *given, *flags)
     assert found["verdict"] == verdict
     assert found["reason"] == analysis["metrics"][0]["reason"]
     for part in ("pvalue", "pvalue_exact", "pvalue_equivalence", "provable_margin", "items_needed", "interval"):
@@ -199,8 +183,6 @@ def test_what_stops_exits_as_a_pair_that_differs_and_allow_lets_it_stand(qualab:
         (["t.csv", "--baseline", "."], "A table holds both arms"),
         (["--baseline", ".", "--candidate", ".", "--allow", "all"], "no finding named all"),
         (["--baseline", ".", "--candidate", ".", "--run", "left=1"], "run: "),
-        (["--baseline", "nowhere", "--candidate", "."], "nowhere does not exist"),
-        (["--baseline", "{0}/baseline", "--candidate", "{0}/baseline"], "Both arms are one file"),
         (["{0}/percent.csv"], "has the score 80 in the baseline, outside 0 to 1"),
         (["{0}/percent.csv", "--score-bounds", "scores=0"], "not of the form name=low:high"),
     ],
@@ -228,11 +210,11 @@ def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: P
     outcome = qualab("show", comparison_id, "--flips", "--limit", "2")
     assert outcome.out.startswith("40 lost, 0 gained by the candidate; 2 shown (--limit)")
     assert "lost  sums/1  exact_match,none: 1 to 0" in outcome.out
-    document = json.loads(qualab("show", comparison_id, "--flips", "--format", "json").out)
+    document = qualab.json("show", comparison_id, "--flips")
     assert (document["n_losses"], len(document["shown"])) == (40, 20)
     assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
     assert qualab("show", comparison_id, "--flips", "--texts").code == 2
-    texts = json.loads(qualab("show", comparison_id, "--texts", "--format", "json").out)
+    texts = qualab.json("show", comparison_id, "--texts")
     assert texts["n_pairs"] == len(texts["shown"])
     assert qualab("show", comparison_id, "--leaks").out == "No pair in which an answer leaks.\n"
 
@@ -246,15 +228,7 @@ def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command,
         assert "lm-eval 0.4.13, results\\_2026" in text
         for claim in ("byte-identical", "retries |", "requests in flight", "바이트까지 같은", "원문"):
             assert claim not in text
-        for words in (
-            "drafter on",
-            "drafter off",
-            "Drafter off",
-            "드래프터를 켜",
-            "드래프터 켬",
-            "드래프터 끔",
-            "적용 전후",
-        ):
+        for words in ("drafter on", "rafter off", "드래프터를 켜", "드래프터 켬", "드래프터 끔", "적용 전후"):
             assert words not in text
         assert text.startswith("# Baseline and candidate: m" if language == "en" else "# 기준과 후보의 품질 비교: m")
 
@@ -282,7 +256,7 @@ def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) 
     assert outcome.code == 0
     assert "scores/score,none" in outcome.out
     assert "300 answers were paired from logs" in outcome.out
-    shown = analysis_of(qualab, json.loads(qualab("list", "--format", "json").out)[0]["id"])["metrics"][0]
+    shown = analysis_of(qualab, qualab.json("list")[0]["id"])["metrics"][0]
     assert shown["evidence"]["difference"] == pytest.approx(0.005)
     assert shown["baseline"] == pytest.approx(80)
 
@@ -299,18 +273,3 @@ def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
     assert qualab("compare", *ids, "--plan", logs).code == 2
     twice = qualab("compare", ids[0], f"{ids[0]}/candidate")
     assert (twice.code, "Both arms are one run" in twice.err) == (2, True)
-
-
-def test_lm_eval_is_not_loaded(logs: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom qualab.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('lm_eval', 'datasets', 'aiohttp', 'torch') if name in sys.modules], file=sys.stderr)"
-    )
-    arms = ["--baseline", logs / "baseline", "--candidate", logs / "candidate", "--db", tmp_path / "q.db"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, "import", *map(str, arms)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr.strip().endswith("[]")

@@ -148,7 +148,7 @@ def test_a_managed_run_serves_compares_and_stops(
     done = qualab("run", experiment, "--managed", fake.path)
     assert done.code == 3, done.err
     assert "baseline 5/5" in done.err
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     assert f"http://127.0.0.1:{fake.ports[1]}/v1" in json.dumps(shown)
     assert [fake.started(port)["key"] for port in fake.ports] == ["secret-of-the-pair"] * 2
     assert "secret-of-the-pair" not in done.err + done.out + json.dumps(shown)
@@ -239,7 +239,7 @@ def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab:
     assert "- Arm by arm: the candidate is asked after the baseline" in printed
     assert "the arms were asked one after the other" in printed.partition("Sign-off: no (")[2]
     assert fake.living == []
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["sequential"] is True
     assert [arm["n_answers"] for arm in shown["analysis"]["arms"]] == [5, 5]
 
@@ -270,9 +270,7 @@ def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whol
     resumed = qualab("resume", comparison, "--managed", fake.path)
     assert resumed.code == whole.code, resumed.err
     assert ("starting the baseline server" in resumed.err) is (arm == "baseline")
-    first, second = (
-        json.loads(qualab("show", one, "--format", "json").out)["analysis"] for one in (whole.comparison_id, comparison)
-    )
+    first, second = (qualab.json("show", one)["analysis"] for one in (whole.comparison_id, comparison))
     assert first["metrics"] == second["metrics"]
     assert [one["n_answers"] for one in second["arms"]] == [30, 30]
 
@@ -291,5 +289,5 @@ def test_the_pair_file_pins_what_no_flag_or_file_does(qualab: Command, fake: Fak
     experiment.write_text(f"image: {other}\n")
     done = qualab("run", experiment, "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 2)
     assert done.code == 3, done.err
-    pins = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["comparison"]["plan"]["pins"]
+    pins = qualab.json("show", done.comparison_id)["comparison"]["plan"]["pins"]
     assert (pins["image"], pins["revision"]) == (other, COMMIT)

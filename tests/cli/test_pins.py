@@ -51,7 +51,7 @@ def test_a_pinned_pair_is_verified_and_shown_with_what_keeps_it_from_sign_off(
     )
     obstacles = ["the verdict is INCONCLUSIVE", doubt, "limited to 3 items a task"]
     assert f"Sign-off: no ({'; '.join(obstacles)})" in " ".join(done.out.split())
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["pins"] == {"image": IMAGE, "revision": COMMIT, "checkpoint_hash": ""}
     assert shown["analysis"]["pinning"]["is_pinned"] is True
     assert shown["signoff"]["is_possible"] is False

@@ -99,14 +99,3 @@ def test_errors_are_one_line_with_a_hint(qualab: Command, database: Path, argume
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
-
-
-def test_neither_lm_eval_nor_scipy_is_loaded(database: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from qualab.cli.main import main\n"
-        f"sys.argv = ['qualab', 'report', 'made-up', '--db', {str(database)!r}, '-o', {str(tmp_path / 'x.pdf')!r}]\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "print([name for name in ('lm_eval', 'scipy', 'datasets', 'jinja2') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from qualab.bootstrap import store_at
 from qualab.cli.run import print_next
 from qualab.model.names import ArmName
 from tests.app.scripted_pair import Talker
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, naming
 from tests.said import english
 from tests.scripted_server import Script, ScriptedServer
 
@@ -41,7 +42,7 @@ def test_a_run_ends_with_its_exit_code_and_the_same_seed_gives_the_same_analysis
     assert f"qualab show {done.comparison_id}" in done.out
     assert "baseline 30/30" in done.err
     assert "candidate 30/30" in done.err
-    shown = [json.loads(qualab("show", one.comparison_id, "--format", "json").out) for one in outcomes]
+    shown = [qualab.json("show", one.comparison_id) for one in outcomes]
     first, second = (one["analysis"] for one in shown)
     assert first["metrics"] == second["metrics"]
     assert first["plan_hash"] == second["plan_hash"]
@@ -64,7 +65,7 @@ def test_next_steps_can_be_typed_where_the_command_is_not_on_the_path(
 
 def test_export_writes_two_runs_that_agree_with_the_table(qualab: Command, arms: list[str], tmp_path: Path) -> None:
     done = qualab("run", *arms, "--tasks", "demo", "--limit", 10, "--output_path", tmp_path / "out")
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+    shown = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
     for arm in ("baseline", "candidate"):
         (results_file,) = (tmp_path / "out" / arm).glob("results_*.json")
         results = json.loads(results_file.read_text(encoding="utf-8"))["results"]
@@ -143,24 +144,17 @@ def wait_for_answers(db: Path, count: int, process: subprocess.Popen[str]) -> No
 
 
 @pytest.fixture
-def slow_pair() -> object:
-
-    with (
-        ScriptedServer(Script(latency_s=0.05)) as off,
-        ScriptedServer(Script(latency_s=0.05, flip_share=0.1, drafts=True)) as on,
-    ):
+def slow_pair() -> Iterator[Pair]:
+    script = Script(latency_s=0.05)
+    with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.1, drafts=True)) as on:
         yield off, on
-
-
-def flags(pair: Pair) -> list[str]:
-    return ["--baseline", pair[0].url, "--candidate", pair[1].url, "--model", "scripted"]
 
 
 def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     qualab: Command, slow_pair: Pair, tmp_path: Path
 ) -> None:
     db = tmp_path / "qualab.db"
-    process = spawn(flags(slow_pair), db)
+    process = spawn(naming(*slow_pair), db)
     wait_for_answers(db, 150, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -170,7 +164,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     n_before_the_run = 2 * 4  # a trial of each of the three tasks' settings, and a probe
     assert n_tried - n_before_the_run - len(before) <= 2 * 4, "what was in flight, and no more"
 
-    comparison = json.loads(qualab("list", "--format", "json").out)[0]
+    comparison = qualab.json("list")[0]
     assert comparison["status"] == "interrupted"
     shown = qualab("show", comparison["id"]).out
     assert "is interrupted: no analysis yet" in shown
@@ -186,21 +180,18 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     )
     assert generations == 480 - len(before) + 2  # and a probe each
 
-    whole = qualab("run", *flags(slow_pair), "--tasks", "demo", "--concurrency", "4")
+    whole = qualab("run", *naming(*slow_pair), "--tasks", "demo", "--concurrency", "4")
     assert resumed.code == whole.code
-    shown = [
-        json.loads(qualab("show", one, "--format", "json").out)["analysis"]
-        for one in (comparison["id"], whole.comparison_id)
-    ]
+    shown = [qualab.json("show", one)["analysis"] for one in (comparison["id"], whole.comparison_id)]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert shown[0]["verdict"] == shown[1]["verdict"]
 
 
 def test_a_server_that_asks_to_wait_gets_every_request_answered(qualab: Command) -> None:
     with ScriptedServer(Script(busy_share=0.5)) as off, ScriptedServer(Script(busy_share=0.5, drafts=True)) as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--concurrency", 32]
+        flags = [*naming(off, on), "--concurrency", 32]
         done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--max_attempts", 1)
-    analysis = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]
+    analysis = qualab.json("show", done.comparison_id)["analysis"]
     assert [(one["n_answers"], one["retries"]) for one in analysis["arms"]] == [(80, 0), (80, 0)]
     assert re.search(r"baseline 80/80 .* 0 errors, \d+ waits on request of the server \(0:\d\d\)", done.err)
 
@@ -217,9 +208,9 @@ def test_a_reasoning_model_runs_with_thinking_whole_and_cut(
 ) -> None:
     thinks = "Let me see. " * 20
     with ScriptedServer(Talker(thinks=thinks)) as off, ScriptedServer(Talker(thinks=thinks, drafts=True)) as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--gen_kwargs", settings]
+        flags = [*naming(off, on), "--gen_kwargs", settings]
         done = qualab("run", *flags, "--tasks", "demo", "--limit", 10)
-    found = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]
+    found = qualab.json("show", done.comparison_id)["analysis"]
     n_thinking, n_cut = 3 * n_thinking, 3 * n_cut  # in each of the three tasks
     assert (found["reasoning"]["candidate"]["apart"], found["reasoning"]["candidate"]["cut"]) == (n_thinking, n_cut)
     assert done.code == (4 if n_cut else 3)
@@ -234,12 +225,12 @@ def test_a_reasoning_model_runs_with_thinking_whole_and_cut(
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: Pair, tmp_path: Path) -> None:
     db = tmp_path / "qualab.db"
-    process = spawn(flags(slow_pair), db)
+    process = spawn(naming(*slow_pair), db)
     wait_for_answers(db, 20, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    comparison = json.loads(qualab("list", "--format", "json").out)[0]
+    comparison = qualab.json("list")[0]
     assert comparison["status"] == "interrupted"
     assert f"qualab resume {comparison['id']}" in err
     assert "Traceback" not in err
@@ -268,7 +259,7 @@ def test_published_34_has_34_metrics_and_marks_what_does_not_exercise_a_drafter(
     data = Path(shared) / "data"
     done = qualab("run", *arms, "--tasks", "published-34", "--limit", 3, "--data-dir", data)
     assert done.code in (0, 1, 3), done.err
-    metrics = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+    metrics = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
     assert len(metrics) == 34
     assert {row["exercises_drafter"] for row in metrics if row["task"] in ("gsm8k", "ifeval")} == {True}
     assert {row["exercises_drafter"] for row in metrics if row["task"] not in ("gsm8k", "ifeval")} == {False}
@@ -287,18 +278,18 @@ def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list
         asked = [path for path, _ in pair[0].requests[before:] if path.endswith("completions")]
         assert asked
         assert all(path.endswith(route) for path in asked)
-        metrics = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+        metrics = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
         assert sum(row["is_primary"] for row in metrics) == 5
         assert all(row["exercises_drafter"] for row in metrics)
 
 
 def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qualab: Command, tmp_path: Path) -> None:
     with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
+        flags = naming(off, on)
         done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--margin", 0.1, "--looks", 4)
         asked = sum(path.endswith("completions") for path, _ in off.requests)
     assert done.code == 0, done.err
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     taken = shown["analysis"]["looks"]
     assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
     assert taken["n_items"] < taken["n_items_planned"]
@@ -318,31 +309,26 @@ def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qual
 def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_verdict(
     qualab: Command, tmp_path: Path
 ) -> None:
-
     db = tmp_path / "qualab.db"
     script = Script(latency_s=0.02)
     with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.03, drafts=True)) as on:
         more = ["--looks", "6", "--margin", "0.2"]
-        process = spawn(flags((off, on)), db, *more)
+        process = spawn(naming(off, on), db, *more)
         wait_for_answers(db, 130, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        comparison = json.loads(qualab("list", "--format", "json").out)[0]
+        comparison = qualab.json("list")[0]
         resumed = qualab("resume", comparison["id"])
-        whole = qualab("run", *flags((off, on)), "--tasks", "demo", "--concurrency", "4", *more)
+        whole = qualab("run", *naming(off, on), "--tasks", "demo", "--concurrency", "4", *more)
     assert resumed.code == whole.code, resumed.err
-    shown = [
-        json.loads(qualab("show", one, "--format", "json").out)["analysis"]
-        for one in (comparison["id"], whole.comparison_id)
-    ]
+    shown = [qualab.json("show", one)["analysis"] for one in (comparison["id"], whole.comparison_id)]
     assert shown[0]["looks"] == shown[1]["looks"]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert len(shown[0]["looks"]["looks"]) > 1
 
 
 @pytest.fixture
-def flipping_pair() -> object:
-
+def flipping_pair() -> Iterator[Pair]:
     with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4, drafts=True)) as on:
         yield off, on
 
@@ -361,7 +347,7 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     assert done.code in (0, 1, 3), done.err
     asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in pair]
     assert asked == [3 * 30 + 2, 30 + 2]  # and a trial and a probe each
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 2, "concurrency": 3}
     noise = shown["analysis"]["noise"]
     assert (noise["n_asked"], noise["n_answered"]) == (60, 60)
@@ -391,24 +377,19 @@ def test_many_connections_need_no_raised_limit_of_open_files(qualab: Command, sl
     n_open = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 64
     resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 40, hard))
     try:
-        done = qualab("run", *flags(slow_pair), "--tasks", "demo", "--concurrency", 64, "--max_attempts", 1)
+        done = qualab("run", *naming(*slow_pair), "--tasks", "demo", "--concurrency", 64, "--max_attempts", 1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "baseline 240/240" in done.err
     assert " 0 errors" in done.err.splitlines()[-2]
 
 
-@pytest.mark.parametrize("output_format", ["text", "json"])
-def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Path, output_format: str) -> None:
+def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "qualab", "run", *arms, "--tasks", "demo_arithmetic", "--limit", "2"]
     environment = {**os.environ, "QUALAB_DB": str(tmp_path / "qualab.db")}
-    for arguments in (command, [*command[:3], "compare", "2"]):
-        done = subprocess.run(
-            [*arguments, "--format", output_format], env=environment, stdout=writing, stderr=writing, check=False
-        )
-        assert done.returncode == 3, arguments
+    assert subprocess.run(command, env=environment, stdout=writing, stderr=writing, check=False).returncode == 3
     os.close(writing)
     with sqlite3.connect(tmp_path / "qualab.db") as database:
         assert database.execute("select count(*) from analysis").fetchone() == (1,)

@@ -31,7 +31,7 @@ def test_a_token_is_made_listed_and_revoked(qualab: Command) -> None:
     text = made.out.strip()
     assert (made.code, text.startswith("qlb_"), len(made.out.splitlines())) == (0, True, 1)
     assert "with scope run" in made.err
-    (listed,) = json.loads(qualab("token", "list", "--format", "json").out)
+    (listed,) = qualab.json("token", "list")
     assert (listed["name"], listed["scope"], listed["revoked_at"]) == ("ci", "run", None)
     secret = text.partition(".")[2]
     assert secret not in qualab("token", "list").out + json.dumps(listed)

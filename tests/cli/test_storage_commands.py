@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +36,7 @@ def store(qualab: Command) -> Iterator[Store]:
 
 
 def listed(qualab: Command, *options: str) -> list[str]:
-    return [entry["id"] for entry in json.loads(qualab("list", *options, "--format", "json").out)]
+    return [entry["id"] for entry in qualab.json("list", *options)]
 
 
 def test_list_filters_by_verdict_model_and_time(qualab: Command, store: Store) -> None:
@@ -92,7 +91,7 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
     for comparison_id in ("queued", "failed"):
         ask_for(store, comparison_id, at=NOW - OLD)
     put(store, "failed", status=ComparisonStatus.FAILED)
-    done = json.loads(qualab("prune", "--older-than", "2w", "--format", "json").out)
+    done = qualab.json("prune", "--older-than", "2w")
     assert {one["id"]: one["kept"] for one in done} == {
         "signed": "signed off",
         "running": "runs, or waits to be run",
@@ -115,5 +114,5 @@ def test_more_than_a_page_is_pruned(qualab: Command, store: Store, monkeypatch: 
 def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
     refused = qualab("prune", f"--older-than={age}")
     assert refused.code == 2
-    assert f"'{age}' is no duration" in refused.err
+    assert f"'{age}' is not a duration" in refused.err
     assert "90d" in refused.err

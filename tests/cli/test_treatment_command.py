@@ -7,7 +7,7 @@ import re
 import pytest
 
 from qualab.run import preflight as trials
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, naming
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import Script, ScriptedServer
 
@@ -23,14 +23,10 @@ def drafting(**engine: object) -> Script:
     return Script(drafts=True, engine=EngineScript(**engine))  # type: ignore[arg-type]
 
 
-def flags(off: ScriptedServer, on: ScriptedServer) -> list[str]:
-    return ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
-
-
 def test_off_against_off_stops_in_preflight_and_in_run(qualab: Command) -> None:
     with ScriptedServer() as off, ScriptedServer() as other:
-        looked = qualab("preflight", *flags(off, other), *TASKS)
-        ran = qualab("run", *flags(off, other), *TASKS)
+        looked = qualab("preflight", *naming(off, other), *TASKS)
+        ran = qualab("run", *naming(off, other), *TASKS)
     assert (looked.code, ran.code) == (4, 4)
     assert "STOP the candidate's engine counts no drafts: it has no drafter" in looked.out
     assert "This pair cannot be compared." in looked.out
@@ -42,8 +38,8 @@ def test_off_against_off_stops_in_preflight_and_in_run(qualab: Command) -> None:
 def test_closed_metrics_may_be_allowed(qualab: Command) -> None:
     closed = EngineScript(has_metrics=False)
     with ScriptedServer(Script(engine=closed)) as off, ScriptedServer(drafting(has_metrics=False)) as on:
-        refused = qualab("run", *flags(off, on), *TASKS)
-        allowed = qualab("run", *flags(off, on), *TASKS, "--allow-unobserved")
+        refused = qualab("run", *naming(off, on), *TASKS)
+        allowed = qualab("run", *naming(off, on), *TASKS, "--allow-unobserved")
     assert refused.code == 4
     assert "--allow-unobserved" in refused.err
     assert allowed.code == 3, allowed.err
@@ -59,7 +55,7 @@ def test_costs_break_even_and_lengths_of_prompts_stand_in_the_table(
 ) -> None:
     stepping = Script(engine=EngineScript(step_s=0.01))
     with ScriptedServer(stepping) as off, ScriptedServer(drafting(tells=True, step_s=0.015)) as on:
-        done = qualab("run", *flags(off, on), *TASKS, *costs)
+        done = qualab("run", *naming(off, on), *TASKS, *costs)
     lines = done.out.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("task ") and "drafted" in line)
     names, cells = (re.split(r"\s{2,}", line.strip()) for line in lines[start : start + 2])

@@ -10,7 +10,7 @@ import pytest
 
 from qualab.bootstrap import task_catalog
 from qualab.imports.import_ import ImportRequest, import_logs
-from qualab.model.comparison import Analysis, Comparison
+from qualab.model.comparison import Analysis, Comparison, Evidence
 from qualab.model.names import ArmName
 from qualab.model.plan import Imported, TaskJoin
 from qualab.model.ports import ComparisonFilter
@@ -24,7 +24,7 @@ BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
 @dataclass(kw_only=True)
 class Importer:
-    """Imports two folders; keeps what is stored."""
+    """Import two folders into a store of its own."""
 
     folder: Path
     store: Store = field(default_factory=fresh_store)
@@ -39,11 +39,9 @@ class Importer:
         return import_logs(self.store, task_catalog(), request, now=Clock().now())
 
     def runs(self, baseline: Run, candidate: Run, **wanted: Any) -> Analysis:
-        """Imports two runs that are written first."""
         return self(baseline.write(self.folder / "off"), candidate.write(self.folder / "on"), **wanted)
 
     def rows(self, baseline: list[Row], candidate: list[Row], *, task: str = "sums", **wanted: Any) -> Analysis:
-        """Imports one task's rows."""
         return self.runs(Run(samples={task: baseline}), Run(samples={task: candidate}), **wanted)
 
     @property
@@ -56,14 +54,20 @@ class Importer:
 
     @property
     def imported(self) -> Imported:
-        found = self.comparison.plan.imported
-        assert found is not None
-        return found
+        assert self.comparison.plan.imported is not None
+        return self.comparison.plan.imported
 
     @property
     def join(self) -> TaskJoin:
-        (found,) = self.imported.joins
-        return found
+        (join,) = self.imported.joins
+        return join
+
+
+def evidence(analysis: Analysis, metric: int = 0) -> Evidence:
+    """Return a metric's evidence, which must be there."""
+    tested = analysis.metrics[metric].evidence
+    assert tested is not None
+    return tested
 
 
 @pytest.fixture

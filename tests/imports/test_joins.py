@@ -14,7 +14,7 @@ from qualab.model.plan import DecisionRule, FindingCode
 from qualab.run.prepare import Services
 from qualab.run.sign import signoff_obstacles
 from qualab.run.stored import compare_again
-from tests.imports.conftest import Importer
+from tests.imports.conftest import Importer, evidence
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
 from tests.said import english
 
@@ -82,17 +82,14 @@ def test_more_missing_pairs_than_the_plan_allows_make_it_invalid(importer: Impor
 
 def test_a_document_that_the_data_set_has_twice_is_two_items(importer: Importer) -> None:
     rows = [row(n, {"question": "the same"}, acc=float(n)) for n in range(2)]
-    found = importer.rows(rows, rows[::-1]).metrics[0]
-    assert importer.join.paired == 2
-    assert found.evidence is not None
-    assert (found.n_items, found.evidence.n_changed) == (2, 0)
+    tested = evidence(importer.rows(rows, rows[::-1]))
+    assert (importer.join.paired, tested.n_items, tested.n_changed) == (2, 2, 0)
 
 
 def test_clusters_come_from_the_documents_of_known_tasks(importer: Importer) -> None:
     rows = [row(n, {"link": f"passage {n // 5}", "question": n}, acc=float(n % 2)) for n in range(50)]
-    found = importer.rows(rows, rows, task="belebele_kor_Hang").metrics[0].evidence
-    assert found is not None
-    assert (found.n_items, found.n_clusters) == (50, 10)
+    tested = evidence(importer.rows(rows, rows, task="belebele_kor_Hang"))
+    assert (tested.n_items, tested.n_clusters) == (50, 10)
 
 
 STOPPING: list[tuple[FindingCode, Row, Row]] = [
@@ -193,23 +190,6 @@ def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importe
     run = Run(samples={"gsm8k": rows}, more={"results": {"gsm8k": {"exact_match,strict-match": 0.5}}})
     found = importer.runs(run, run)
     assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in english(found.caveats)
-
-
-def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
-    off, on = (
-        Run(
-            samples={"sums": [row(n, {"q": n}, wer=value) for n in range(120)]},
-            more={"higher_is_better": {"sums": {"wer": False}}},
-        )
-        for value in (0.2, 0.26)
-    )
-    worse = importer.runs(off, on).metrics[0]
-    gained = Importer(folder=importer.folder / "turned").runs(on, off).metrics[0]
-    assert worse.evidence is not None
-    assert gained.evidence is not None
-    assert (worse.evidence.gains, worse.evidence.losses) == (0, 120)
-    assert (gained.evidence.gains, gained.evidence.losses) == (120, 0)
-    assert (worse.verdict, round(worse.evidence.difference, 3)) == (Verdict.REGRESSION, 0.06)
 
 
 def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from qualab.errors import BadLog
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
-from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+from tests.imports.conftest import BASELINE, CANDIDATE, Importer, evidence
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row, sha
 from tests.said import english
 
@@ -48,10 +48,8 @@ def test_a_row_for_each_filter_is_one_item(importer: Importer) -> None:
 
 def test_rows_may_come_in_any_order(importer: Importer) -> None:
     off, on = binary_rows([1, 0, 1, 1, 0, 1]), binary_rows([1, 1, 1, 0, 0, 1])
-    found = importer.rows(off, on[::-1])
-    evidence = found.metrics[0].evidence
-    assert evidence is not None
-    assert (evidence.gains, evidence.losses, evidence.n_items) == (1, 1, 6)
+    tested = evidence(importer.rows(off, on[::-1]))
+    assert (tested.gains, tested.losses, tested.n_items) == (1, 1, 6)
 
 
 def test_log_likelihoods_written_as_texts_are_numbers(importer: Importer) -> None:
@@ -74,12 +72,10 @@ def test_f1_is_stored_as_pairs_and_added_up_over_labels(importer: Importer) -> N
         row(n, {"q": n, "paragraph": f"p{n}"}, f1=[label, answer])
         for n, (label, answer) in enumerate(zip(labels, answers, strict=True))
     ]
-    found = importer.rows(off, on, task="kobest_boolq").metrics[0]
-    assert found.kind is MetricKind.MACRO_F1
-    assert found.baseline == 1.0
-    assert found.candidate == pytest.approx(2 / 3)
-    assert found.evidence is not None
-    assert (found.evidence.kind, found.evidence.n_changed) == (EvidenceKind.LABELS, 2)
+    analysis = importer.rows(off, on, task="kobest_boolq")
+    (metric,) = analysis.metrics
+    assert (metric.kind, metric.baseline, metric.candidate) == (MetricKind.MACRO_F1, 1.0, pytest.approx(2 / 3))
+    assert (evidence(analysis).kind, evidence(analysis).n_changed) == (EvidenceKind.LABELS, 2)
 
 
 def test_ifeval_s_lists_are_averaged_over_all_entries(importer: Importer) -> None:
@@ -88,22 +84,19 @@ def test_ifeval_s_lists_are_averaged_over_all_entries(importer: Importer) -> Non
         row(n, {"key": n, "kwargs": []}, prompt_level_strict_acc=all(one), inst_level_strict_acc=one)
         for n, one in enumerate(lists)
     ]
-    found = {one.metric: one for one in importer.rows(rows, rows, task="ifeval").metrics}
-    assert found["inst_level_strict_acc,none"].baseline == 0.5
-    assert found["prompt_level_strict_acc,none"].baseline == 1 / 3
-    evidence = found["inst_level_strict_acc,none"].evidence
-    assert evidence is not None
-    assert (evidence.n_items, evidence.n_clusters) == (6, 3)
+    analysis = importer.rows(rows, rows, task="ifeval")
+    baselines = {metric.metric: metric.baseline for metric in analysis.metrics}
+    assert baselines == {"inst_level_strict_acc,none": 0.5, "prompt_level_strict_acc,none": 1 / 3}
+    place = list(baselines).index("inst_level_strict_acc,none")
+    assert (evidence(analysis, place).n_items, evidence(analysis, place).n_clusters) == (6, 3)
 
 
 def test_numbers_of_documents_do_not_pair_them(importer: Importer) -> None:
     """As under `--samples`, where the number may be that within the choice."""
     off = binary_rows([1, 0, 1, 0])
     on = [{**one, "doc_id": 3 - one["doc_id"]} for one in binary_rows([1, 0, 1, 0])]
-    found = importer.rows(off, on).metrics[0].evidence
+    assert evidence(importer.rows(off, on)).n_changed == 0
     assert importer.join.paired == 4
-    assert found is not None
-    assert found.n_changed == 0
 
 
 def test_the_same_prompt_of_several_documents_pairs_each_with_its_own(importer: Importer) -> None:
@@ -118,18 +111,15 @@ def test_the_same_prompt_of_several_documents_pairs_each_with_its_own(importer: 
     off = [copa(0, ["구름", "해"], 1.0), copa(1, ["바람", "눈"], 0.0)]
     on = [copa(0, ["바람", "눈"], 0.0), copa(1, ["구름", "해"], 1.0)]
     assert off[0]["prompt_hash"] == off[1]["prompt_hash"]
-    found = importer.rows(off, on, task="kobest_copa").metrics[0].evidence
+    assert evidence(importer.rows(off, on, task="kobest_copa")).n_changed == 0
     assert importer.join.paired == 2
-    assert found is not None
-    assert found.n_changed == 0
 
 
 def test_the_order_of_keys_and_empty_keys_do_not_make_another_document(importer: Importer) -> None:
     """The hub's IFEval fills kwargs up with empty keys; doc_hash then differs, and so it does by the order of keys."""
     bare = {"key": 1, "prompt": "p", "kwargs": [{"num_words": 3, "relation": "at least"}]}
     full = {"prompt": "p", "kwargs": [{"relation": "at least", "num_words": 3, "letter": None}], "key": 1}
-    off = [row(0, bare, prompts=["p"], acc=1.0)]
-    on = [row(0, full, prompts=["p"], acc=1.0)]
+    off, on = ([row(0, doc, prompts=["p"], acc=1.0)] for doc in (bare, full))
     assert off[0]["doc_hash"] != on[0]["doc_hash"]
     importer.rows(off, on)
     assert importer.join.paired == 1
@@ -148,31 +138,25 @@ def test_a_broken_line_is_an_error_with_its_number(importer: Importer, ending: b
     path = samples(folder)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[2][:50], ending, *(lines[3:] if ending else [])]))
-    with pytest.raises(BadLog, match=r"samples_sums_.*\.jsonl, line 3: is no JSON object") as caught:
+    with pytest.raises(BadLog, match=r"samples_sums_.*\.jsonl, line 3: is not a JSON object") as caught:
         importer(folder, Run(samples={"sums": binary_rows([1] * 5)}).write(importer.folder / "on"))
     assert "lm_eval --log_samples" in caught.value.hint
     assert not importer.comparisons
 
 
-def test_gzip_and_byte_order_marks_are_read(importer: Importer) -> None:
-    run = Run(samples={"sums": binary_rows([1, 0, 1])})
+def test_gzip_and_byte_order_marks_are_read_and_a_gzip_file_that_was_cut_is_damaged(importer: Importer) -> None:
+    run = Run(samples={"sums": [row(n, {"q": n, "noise": sha(str(n))}, acc=1.0) for n in range(300)]})
     off, on = run.write(importer.folder / "off"), run.write(importer.folder / "on")
-    packed = samples(off)
-    packed.with_name(f"{packed.name}.gz").write_bytes(gzip.compress(packed.read_bytes()))
-    packed.unlink()
+    plain = samples(off)
+    whole = gzip.compress(plain.read_bytes())
+    packed = plain.with_name(f"{plain.name}.gz")
+    packed.write_bytes(whole)
+    plain.unlink()
     for path in on.iterdir():
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     importer(off, on)
-    assert importer.join.paired == 3
-
-
-def test_a_gzip_file_that_was_cut_is_damaged(importer: Importer) -> None:
-    run = Run(samples={"sums": [row(n, {"q": n, "noise": sha(str(n))}, acc=1.0) for n in range(300)]})
-    off, on = run.write(importer.folder / "off"), run.write(importer.folder / "on")
-    path = samples(on)
-    whole = gzip.compress(path.read_bytes())
-    path.with_name(f"{path.name}.gz").write_bytes(whole[: len(whole) * 2 // 3])
-    path.unlink()
+    assert importer.join.paired == 300
+    packed.write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(BadLog, match=r"\.gz is damaged"):
         importer(off, on)
 
@@ -205,15 +189,8 @@ def test_the_newest_of_several_runs_is_taken_or_the_one_that_is_named(importer: 
     assert older.metrics[0].baseline == 0.0
     with pytest.raises(BadLog, match="no run named 2027"):
         importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2027"})
-
-
-def test_a_results_file_names_its_run(importer: Importer) -> None:
-    folder = importer.folder / "runs"
-    Run(samples={"sums": binary_rows([0] * 8)}, date="2026-01-01T00-00-00.1").write(folder)
-    Run(samples={"sums": binary_rows([1] * 8)}, date="2026-02-01T00-00-00.1").write(folder)
-    off, on = (folder / f"results_2026-0{month}-01T00-00-00.1.json" for month in (2, 1))
-    found = importer(off, on).metrics[0]
-    assert (found.baseline, found.candidate, found.verdict) == (1.0, 0.0, Verdict.REGRESSION)
+    named = importer(*(folder / f"results_2026-0{month}-01T00-00-00.1.json" for month in (2, 1))).metrics[0]
+    assert (named.baseline, named.candidate) == (1.0, 0.0)
 
 
 def test_a_custom_results_name_is_found(importer: Importer) -> None:
@@ -231,11 +208,8 @@ def test_group_values_are_weighted_as_the_log_s_own(importer: Importer) -> None:
     run.more["group_subtasks"] = {"both": ["a", "b"]}
     found = importer.runs(run, run)
     assert [one.id for one in found.metrics] == ["both/acc,none", "a/acc,none", "b/acc,none"]
-    assert (found.metrics[0].kind, found.metrics[0].baseline, found.metrics[0].n_items) == (
-        MetricKind.GROUP_MEAN,
-        5 / 6,
-        6,
-    )
+    group = found.metrics[0]
+    assert (group.kind, group.baseline, group.n_items) == (MetricKind.GROUP_MEAN, 5 / 6, 6)
     assert [one.is_primary for one in found.metrics] == [True, False, False]
     assert importer.comparison.plan.requested == ("both",)
     unweighted = replace(run, more={**run.more, "results": {**results, "both": {"acc,none": 0.75}}, "groups": {}})

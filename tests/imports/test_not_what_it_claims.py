@@ -32,14 +32,12 @@ def without_samples(folder: Path) -> object:
     return (folder / f"samples_sums_{DATE}.jsonl").unlink()
 
 
-def results_of_something_else(folder: Path) -> object:
-    Run(samples={"sums": binary_rows([1])}).write(folder)
-    return (folder / f"results_{DATE}.json").write_text('{"score": 1}')
+def run_with_results(text: str) -> Callable[[Path], object]:
+    def write(folder: Path) -> object:
+        Run(samples={"sums": binary_rows([1])}).write(folder)
+        return (folder / f"results_{DATE}.json").write_text(text)
 
-
-def broken_results(folder: Path) -> object:
-    Run(samples={"sums": binary_rows([1])}).write(folder)
-    return (folder / f"results_{DATE}.json").write_text('{\n"results": {\n"sums"')
+    return write
 
 
 def two_files_of_one_task(folder: Path) -> object:
@@ -50,16 +48,24 @@ def two_files_of_one_task(folder: Path) -> object:
 
 WRONG: list[tuple[Callable[[Path], object], str, str]] = [
     (lambda folder: None, "does not exist", "Check the path"),
-    (lambda folder: folder.mkdir(), "holds no evaluation logs that are known", "lm-eval"),
+    (lambda folder: folder.mkdir(), "holds no known evaluation logs", "lm-eval"),
     (without_samples, "no samples_", "--log_samples"),
-    (results_of_something_else, r'results_.*\.json, line 1: has no "results"', "configs"),
-    (broken_results, r"results_.*\.json, line 3: is no JSON object", "results"),
+    (run_with_results('{"score": 1}'), r'results_.*\.json, line 1: has no "results"', "configs"),
+    (run_with_results('{\n"results": {\n"sums"'), r"results_.*\.json, line 3: is not a JSON object", "results"),
     (two_files_of_one_task, "both of task sums", "Keep one"),
-    (run_with(lambda row: row.pop("doc")), "line 2: is no sample of lm-eval, it has no doc", "resps"),
-    (run_with(lambda row: row.pop("filter")), "line 2: is no sample of lm-eval, it has no filter", "0.4.7 or newer"),
-    (run_with(lambda row: row.update(resps="x")), "line 2: has resps that are no list of lists", "resps"),
-    (run_with(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: has the log-likelihood 'x'", "resps"),
-    (run_with(lambda row: row.update(metrics=["bypass"], bypass=999)), "line 2: has no score", "--predict_only"),
+    (run_with(lambda row: row.pop("doc")), "line 2: has no doc", "resps"),
+    (run_with(lambda row: row.pop("filter")), "line 2: has no filter", "0.4.7 or newer"),
+    (run_with(lambda row: row.update(resps="x")), "line 2: its resps are not a list of lists", "resps"),
+    (
+        run_with(lambda row: row.update(resps=[[["x", "True"]]])),
+        "line 2: the log-likelihood 'x' is not a number",
+        "resps",
+    ),
+    (
+        run_with(lambda row: row.update(metrics=["bypass"], bypass=999)),
+        "line 2: has no score: run lm_eval without --predict_only",
+        "",
+    ),
 ]
 
 

@@ -16,7 +16,7 @@ from qualab.errors import BadLog, PairDiffers, UsageError
 from qualab.model.names import AnswerStatus, ArmName, Verdict
 from qualab.model.plan import FindingCode
 from qualab.run.sign import signoff_obstacles
-from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+from tests.imports.conftest import BASELINE, CANDIDATE, Importer, evidence
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row
 from tests.said import english
 
@@ -30,18 +30,6 @@ def dated(date: str, rows: list[Row], **more: Any) -> Run:
 
 
 # one run as both arms
-
-
-def test_one_run_as_both_arms_is_refused(importer: Importer) -> None:
-    folder = importer.folder / "model"
-    dated(EARLIER, binary_rows([1] * 100)).write(folder)
-    dated(LATER, binary_rows([0] * 40 + [1] * 60)).write(folder)
-    with pytest.raises(UsageError, match="Both arms are one file") as caught:
-        importer(folder, folder)
-    assert "--run baseline=TEXT,candidate=TEXT" in caught.value.hint
-    assert not importer.comparisons
-    runs = {BASELINE: "2026-01", CANDIDATE: "2026-02"}
-    assert importer(folder, folder, runs=runs).verdict is Verdict.REGRESSION
 
 
 def test_a_link_to_the_same_run_is_refused(importer: Importer) -> None:
@@ -62,12 +50,6 @@ def test_what_may_be_a_copy_is_said_first(importer: Importer, run: Run, said: st
     found = importer.runs(dated(EARLIER, binary_rows([1] * 1_000)), run)
     assert english(found.caveats)[0].startswith(said)
     assert "both logs may be of one run" in english(signoff_obstacles(found, importer.comparison))
-
-
-def test_two_runs_that_differ_are_not_taken_for_one(importer: Importer) -> None:
-    found = importer.runs(dated(EARLIER, binary_rows([1] * 10)), dated(LATER, binary_rows([1] * 9 + [0])))
-    assert not any(finding.code is FindingCode.SAME_RUN for finding in importer.imported.findings)
-    assert "both logs may be of one run" not in english(signoff_obstacles(found, importer.comparison))
 
 
 # rows that both logs have lost
@@ -154,13 +136,6 @@ def test_what_one_log_does_not_tell_is_named(importer: Importer) -> None:
         assert name in note
 
 
-def test_whole_logs_leave_nothing_unchecked(importer: Importer) -> None:
-    config = {"sums": {"metric_list": []}}
-    runs = [Run(samples={"sums": binary_rows([1])}, date=date, configs=config) for date in (EARLIER, LATER)]
-    importer.runs(*runs)
-    assert not any(finding.code is FindingCode.UNCHECKED for finding in importer.imported.findings)
-
-
 # Inspect
 
 
@@ -224,14 +199,6 @@ def test_scores_after_several_messages_are_not_those_of_the_last_text(importer: 
     assert found.pairs.same_text_other_score == 0
 
 
-@pytest.mark.parametrize("scores", [{"scores": {}}, {"scores": None}])
-def test_an_unscored_log_is_refused(importer: Importer, scores: Row) -> None:
-    paths = [inspect_log(importer.folder / name, [sample(1, "x", **scores)]) for name in ("off.eval", "on.eval")]
-    with pytest.raises(BadLog, match=r"off\.eval has no scores") as caught:
-        importer(*paths)
-    assert "inspect score" in caught.value.hint
-
-
 def test_a_run_that_broke_off_is_refused_unless_it_was_run_again(importer: Importer) -> None:
     whole, folder = [sample(n, "x") for n in range(4)], importer.folder / "on"
     folder.mkdir()
@@ -262,17 +229,6 @@ def test_a_json_log_is_read_as_an_eval_is(importer: Importer, is_folder: bool) -
 # lighteval
 
 
-@pytest.mark.parametrize("arm", ["baseline", "candidate"])
-def test_lighteval_s_file_names_with_underscores_are_its_tasks(importer: Importer, arm: str) -> None:
-    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
-        packed.extractall(importer.folder)
-    for path in (importer.folder / arm).rglob("details_*.parquet"):
-        path.rename(path.with_name(path.name.replace("|", "__")))
-    importer(importer.folder / "baseline", importer.folder / "candidate")
-    assert [join.task for join in importer.imported.joins] == ["capitals|5", "sums|0"]
-    assert {task.version for task in importer.comparison.plan.tasks} == {"0", "1"}
-
-
 def test_lighteval_s_details_without_results_are_named_alike(importer: Importer) -> None:
     with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
         packed.extractall(importer.folder)
@@ -295,7 +251,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("content", "said", "hint"), WRONG)
 @pytest.mark.parametrize(
-    "name", [f"samples_sums_{DATE}.jsonl", f"results_{DATE}.json", "x.eval", f"details_sums|0_{DATE}.parquet"]
+    "name",
+    [f"samples_sums_{DATE}.jsonl", f"results_{DATE}.json", "x.eval", f"details_sums|0_{DATE}.parquet", "x.csv"],
 )
 def test_a_file_that_is_something_else_is_named(
     importer: Importer, name: str, content: bytes, said: str, hint: str
@@ -307,19 +264,8 @@ def test_a_file_that_is_something_else_is_named(
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(content)
     with pytest.raises(BadLog, match=said) as caught:
-        importer(off, folder)
+        importer.table(folder / name) if name == "x.csv" else importer(off, folder)
     assert name in caught.value.message
-    assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize(("content", "said", "hint"), WRONG)
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
-def test_a_table_that_is_something_else_is_named(
-    importer: Importer, name: str, content: bytes, said: str, hint: str
-) -> None:
-    (importer.folder / name).write_bytes(content)
-    with pytest.raises(BadLog, match=said) as caught:
-        importer.table(importer.folder / name)
     assert hint in caught.value.hint
 
 
@@ -340,50 +286,27 @@ def test_an_answer_that_is_null_is_missing(importer: Importer) -> None:
     assert (answers[0].reply.text, answers[0].reply.status) == (None, AnswerStatus.NO_FINAL_ANSWER)
 
 
-@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Importer, name: str, value: str) -> None:
-    path = importer.folder / name
-    spelled = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}[value]
-    lines = [f'{{"item": {n}, "baseline": 1, "candidate": {spelled if n else 1}}}' for n in range(2)]
-    path.write_text("\n".join(lines) if name == "x.jsonl" else f"item,baseline,candidate\n1,1,{value}\n")
-    with pytest.raises(BadLog, match=rf"{name}, line 2: the candidate is '{value}', which is no finite number"):
-        importer.table(path)
-
-
 # the handed cases
 
-
-def arms(folder: Path) -> tuple[Path, Path]:
-    return folder / "off", folder / "on"
-
-
-REFUSED: list[tuple[str, str, str, type[Exception], str]] = [
-    # the baseline, the candidate, and the error
-    ("01", "01-one-folder-two-runs", "01-one-folder-two-runs", UsageError, "Both arms are one file"),
-    ("06", "06-later-rows-other-settings/off", "06-later-rows-other-settings/on", PairDiffers, "1318 of 1319 answers"),
-    ("08", "08-inspect-unscored/off.eval", "08-inspect-unscored/on.eval", BadLog, r"off\.eval has no scores"),
-    ("08b", "08-inspect-failed-run/off", "08-inspect-failed-run/on", BadLog, "error after 30 of 40 samples"),
-    ("12", "07-no-results-in-one-arm/off", "12-lfs-pointer", BadLog, r"samples_gsm8k.*\.jsonl is a Git LFS pointer"),
-]
-COMPARED: list[tuple[str, str, Verdict, dict[str, object]]] = [
-    # the arms, the verdict, and figures of the analysis by their path
-    ("02-rows-lost/off", "02-rows-lost/on", Verdict.INVALID, {"metrics.0.n_items": 1319, "metrics.0.n_missing": 419}),
+HANDED: list[tuple[str, str, str, dict[str, object]]] = [
+    # the baseline, the candidate ("" for off and on of one folder), the verdict or error, and figures of the analysis
+    ("01-one-folder-two-runs", "01-one-folder-two-runs", "Both arms are one file", {}),
+    ("02-rows-lost", "", "INVALID", {"metrics.0.n_items": 1319, "metrics.0.n_missing": 419}),
+    ("03-same-text-other-score", "", "INVALID", {"pairs.same_text_other_score": 48}),
+    ("05-inspect-no-completion/off.eval", "05-inspect-no-completion/on.eval", "INCONCLUSIVE", {"pairs.same_text": 0}),
+    ("06-later-rows-other-settings", "", "1318 of 1319 answers", {}),
+    ("07-no-results-in-one-arm/off", "12-lfs-pointer", r"samples_gsm8k.*\.jsonl is a Git LFS pointer", {}),
+    ("08-inspect-unscored/off.eval", "08-inspect-unscored/on.eval", r"off\.eval has no scores", {}),
+    ("08-inspect-failed-run", "", "error after 30 of 40 samples", {}),
     (
-        *("03-same-text-other-score/off", "03-same-text-other-score/on", Verdict.INVALID),
-        {"pairs.same_text_other_score": 48},
+        *("09-lighteval-double-underscore/baseline", "09-lighteval-double-underscore/candidate", "INCONCLUSIVE"),
+        {"metrics.0.task": "capitals|5", "metrics.1.task": "sums|0"},
     ),
-    (
-        *("05-inspect-no-completion/off.eval", "05-inspect-no-completion/on.eval", Verdict.INCONCLUSIVE),
-        {"pairs.n_pairs": 12, "pairs.same_text": 0},
-    ),
-    (
-        *("10-lower-is-better/off", "10-lower-is-better/on", Verdict.INVALID),  # its texts are all the same
-        {"metrics.0.verdict": Verdict.REGRESSION, "metrics.0.evidence.gains": 0, "metrics.0.evidence.losses": 120},
-    ),
-    ("11-version-3-and-3.0/off", "11-version-3-and-3.0/on", Verdict.EQUIVALENT, {}),
-    ("15-inspect-json", "08-inspect-failed-run/off", Verdict.INCONCLUSIVE, {"pairs.n_pairs": 40}),
-    ("16-null-answers/off", "16-null-answers/on", Verdict.INVALID, {"metrics.0.n_missing_candidate": 40}),
+    # its texts are all the same
+    ("10-lower-is-better", "", "INVALID", {"metrics.0.verdict": "REGRESSION", "metrics.0.evidence.losses": 120}),
+    ("11-version-3-and-3.0", "", "EQUIVALENT", {}),
+    ("15-inspect-json", "08-inspect-failed-run/off", "INCONCLUSIVE", {"pairs.n_pairs": 40}),
+    ("16-null-answers", "", "INVALID", {"metrics.0.n_missing_candidate": 40}),
 ]
 
 
@@ -394,23 +317,20 @@ def cases() -> Path:
     return Path(SHARED) / "cases" / "import"
 
 
-@pytest.mark.parametrize(("name", "off", "on", "error", "said"), REFUSED)
-def test_a_handed_case_that_is_no_pair_is_refused(  # noqa: PLR0917
-    importer: Importer, cases: Path, name: str, off: str, on: str, error: type[Exception], said: str
+@pytest.mark.parametrize(("off", "on", "outcome", "figures"), HANDED)
+def test_a_handed_case_gets_its_verdict_or_is_refused(  # noqa: PLR0917
+    importer: Importer, cases: Path, off: str, on: str, outcome: str, figures: dict[str, object]
 ) -> None:
-    with pytest.raises(error, match=said):
-        importer(cases / off, cases / on)
-    assert not importer.comparisons
-
-
-@pytest.mark.parametrize(("off", "on", "verdict", "figures"), COMPARED)
-def test_a_handed_case_gets_its_verdict(  # noqa: PLR0917
-    importer: Importer, cases: Path, off: str, on: str, verdict: Verdict, figures: dict[str, object]
-) -> None:
-    found = importer(cases / off, cases / on)
-    assert found.verdict is verdict
+    arms = (cases / off, cases / on) if on else (cases / off / "off", cases / off / "on")
+    if outcome not in set(Verdict):
+        with pytest.raises((BadLog, PairDiffers, UsageError), match=outcome):
+            importer(*arms)
+        assert not importer.comparisons
+        return
+    analysis = importer(*arms)
+    assert analysis.verdict == outcome
     for path, figure in figures.items():
-        value: Any = found
+        value: Any = analysis
         for part in path.split("."):
             value = value[int(part)] if part.isdigit() else getattr(value, part)
         assert value == figure, path
@@ -418,19 +338,5 @@ def test_a_handed_case_gets_its_verdict(  # noqa: PLR0917
 
 def test_handed_runs_of_one_folder_are_told_apart_by_name(importer: Importer, cases: Path) -> None:
     folder = cases / "01-one-folder-two-runs"
-    found = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
-    assert found.verdict is Verdict.REGRESSION
-    assert found.metrics[0].evidence is not None
-    assert round(found.metrics[0].evidence.difference, 4) == -0.069
-
-
-def test_a_handed_log_without_results_is_named(importer: Importer, cases: Path) -> None:
-    found = english(importer(*arms(cases / "07-no-results-in-one-arm")).caveats)
-    assert any("since the log of the candidate does not tell: the tool's version" in one for one in found)
-
-
-def test_handed_file_names_with_underscores_are_lighteval_s_tasks(importer: Importer, cases: Path) -> None:
-    folder = cases / "09-lighteval-double-underscore"
-    importer(folder / "baseline", folder / "candidate")
-    tasks = {task.name: (task.version, task.num_fewshot) for task in importer.comparison.plan.tasks}
-    assert tasks == {"capitals|5": ("0", 5), "sums|0": ("1", 0)}
+    analysis = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
+    assert (analysis.verdict, round(evidence(analysis).difference, 4)) == (Verdict.REGRESSION, -0.069)
