@@ -1,4 +1,4 @@
-"""What the service keeps and shows: tokens, the record of changes, lines and pages of lists, claims."""
+"""Values of the service: tokens, the record of changes, lines and pages of lists, claims."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ T = TypeVar("T")
 
 
 class Scope(StrEnum):
-    """What a token is good for. Each holds the ones before it."""
+    """Permission of a token. Each holds the ones before it."""
 
     READ = "read"
     RUN = "run"
     ADMIN = "admin"
 
-    def allows(self, wanted: Scope) -> bool:
+    def allows(self, scope: Scope) -> bool:
         order = tuple(Scope)
-        return order.index(self) >= order.index(wanted)
+        return order.index(self) >= order.index(scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token as it is kept: its secret is random and long, so that a plain SHA-256 hides it."""
+    """A bearer token. Its secret is random and long, so that a plain SHA-256 hides it."""
 
     id: str
-    """Public; the part of the token before the dot."""
     name: str
     digest: bytes
-    """SHA-256 of the secret, 32 bytes."""
     scope: Scope
     created_at: datetime
     expires_at: datetime | None
@@ -59,7 +57,6 @@ class AuditEntry:
     who: str
     """A token's name, "loopback", or "user@host" at a command line."""
     action: str
-    """As "comparison.create", "comparison.delete", "token.revoke"."""
     subject: str
     details: dict[str, str] = field(default_factory=dict)
 
@@ -70,7 +67,7 @@ STALE_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """Heartbeats: how often a runner sends one, and after how long a silence it is given up."""
+    """How often a runner sends a heartbeat, and the silence after which it is given up."""
 
     every_s: float = 5.0
     stale_after_s: float = STALE_AFTER_S
@@ -78,7 +75,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to run, as a runner ("host:pid:nonce") holds it."""
+    """A right to run, held by a runner ("host:pid:nonce")."""
 
     runner: str
     since: datetime
@@ -98,7 +95,6 @@ class ComparisonSummary:
     label: str
     model: str
     suite: str
-    """Empty while there is no plan; so is the hash."""
     plan_hash: str
     n_items: int
     created_at: datetime
@@ -107,16 +103,13 @@ class ComparisonSummary:
     stop_reason: str
     is_signed_off: bool
     created_by: str = ""
-    """Who asked the service for it; empty for a comparison of the command line."""
     version: int = 1
     error: Mapping[str, str] = field(default_factory=dict)
-    """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
-    """Items that were asked where a look ended the run; None where all are."""
 
     @property
     def is_requested(self) -> bool:
-        """True where the service was asked for it: workers run it."""
+        """True where workers of the service run it."""
         return bool(self.created_by)
 
 
@@ -137,15 +130,12 @@ class VerdictSummary:
 
     @classmethod
     def of(cls, summary: ComparisonSummary) -> VerdictSummary:
-        """Shorten a summary."""
         names = (one.name for one in fields(cls) if one.name != "has_ended")
         return cls(has_ended=summary.status.has_ended, **{name: getattr(summary, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSummary:
-    """The result table with its verdict, reasons and caveats."""
-
     comparison_id: str
     plan_hash: str
     verdict: Verdict
@@ -155,17 +145,15 @@ class MetricsSummary:
 
     @classmethod
     def of(cls, analysis: Analysis) -> MetricsSummary:
-        """Shorten an analysis."""
         return cls(**{field.name: getattr(analysis, field.name) for field in fields(cls)})
 
 
 class ListOrder(StrEnum):
-    """What a list is ordered by. What is equal stands newest first."""
+    """Orders of a list; what is equal stands newest first."""
 
     NEWEST = "-created"
     LABEL = "label"
     VERDICT = "verdict"
-    """What stops a release comes first, what lets it go later, and what has no verdict last."""
 
 
 NEWEST_FIRST = ListOrder.NEWEST
@@ -178,7 +166,6 @@ VERDICTS = (
     Verdict.NON_INFERIOR,
     Verdict.EQUIVALENT,
 )
-"""In the order of a list by verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +174,6 @@ class Page(Generic[T]):
 
     entries: tuple[T, ...]
     next_cursor: str | None
-    """Opaque; None where this page is the last."""
 
 
 def page_of(rows: Sequence[R], limit: int, cursor_of: Callable[[R], str], convert: Callable[[R], T]) -> Page[T]:
@@ -226,19 +212,19 @@ def decode_cursor(cursor: str, name: str, *kinds: type[int] | type[str]) -> tupl
 
 
 def not_found(comparison_id: str) -> ComparisonNotFound:
-    """For an id that no comparison has or begins with."""
+    """Refuse an id that no comparison has or begins with."""
     return ComparisonNotFound(f"There is no comparison '{comparison_id}'", hint="`qualab list` shows what there is")
 
 
 def signed_off(comparison_id: str) -> ComparisonSignedOff:
-    """For the deletion, or another run, of a comparison that somebody accepted."""
+    """Refuse to delete, or run again, a comparison that somebody accepted."""
     return ComparisonSignedOff(
         f"comparison {comparison_id} is signed off, and kept as it is", hint="start another comparison"
     )
 
 
 def busy(comparison_id: str, holder: Claim | None) -> ComparisonBusy:
-    """For a runner that may not run, because of the holder of the claim, or because it has lost its own."""
+    """Refuse a runner that may not run, or that has lost its claim."""
     if holder is None:
         return ComparisonBusy(f"comparison {comparison_id} was taken over by another runner, which has ended")
     return ComparisonBusy(
@@ -251,11 +237,10 @@ def busy(comparison_id: str, holder: Claim | None) -> ComparisonBusy:
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Address = tuple[str, int | None, str]
-"""Host, port and path of an endpoint."""
 
 
 def address_of(url: str) -> Address:
-    """Tell endpoints apart as they are written: no name is looked up, but localhost has one spelling."""
+    """Split a URL to tell endpoints apart as they are written; localhost has one spelling."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return "localhost" if host in _LOOPBACK else host, port, parts.path.rstrip("/").removesuffix("/v1")

@@ -13,7 +13,7 @@ from qualab.errors import ComparisonNotFound, NotYet
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject, Outcome, OutcomeFilter, Reply, Score
-from qualab.model.names import ArmName, ComparisonStatus, Verdict
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.registry import (
     Page,
 )
@@ -80,7 +80,8 @@ class Follower:
         if summary.plan_hash:
             if self._n_requests is None:
                 self._n_requests = store.get(self._id).plan.sampling.repeats * store.n_requests(self._id)
-            unanswered = store.n_unanswered(self._id)  # before the others, of which they are a part
+            lost = [status for status in AnswerStatus if not status.is_answer]
+            unanswered = store.n_answered(self._id, lost)  # before the others, of which they are a part
             came_back = store.n_answered(self._id)
         phase = PHASES.get(summary.status, summary.status.value)
         if summary.status is ComparisonStatus.RUNNING and summary.started_at is None:

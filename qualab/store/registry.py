@@ -1,8 +1,8 @@
-"""What the service keeps and shows beside the runs: lists, outcomes, tokens, the record of changes, sign-offs."""
+"""Stores what the service shows beside the runs: lists, outcomes, tokens, the record of changes, sign-offs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -25,7 +24,7 @@ from sqlalchemy import (
 )
 
 from qualab.errors import ItemNotFound, StoreError, TokenNotFound
-from qualab.model.canonical import plain
+from qualab.model.canonical import adapter, plain
 from qualab.model.comparison import SignOff
 from qualab.model.items import Answer, Change, Item, Outcome, OutcomeFilter, Score
 from qualab.model.ports import ComparisonFilter
@@ -44,14 +43,14 @@ from qualab.model.registry import (
     page_of,
     signed_off,
 )
-from qualab.store.engine import Sessions, take_turn
+from qualab.store.engine import Sessions
 from qualab.store.queue import changed, check_deletable
 from qualab.store.rows import (
     SCORE_ORDER,
     SCORES,
-    adapter,
     add_entry,
     answer_of,
+    append,
     conditions_of,
     fields_of,
     insert_new,
@@ -76,6 +75,17 @@ _BY_ID = _C.id == bindparam("id")
 # made once: SQLAlchemy finds how it compiled them by their identity
 _SUMMARY = _SUMMARIES.where(_BY_ID)
 _VERDICT = select(*(_C[name] for name in VerdictSummary.__dataclass_fields__ if name in _C)).where(_BY_ID)
+_FLIPPED, _MISSING = (Change.GAIN, Change.LOSS), (Change.UNKNOWN,)
+_FILTERS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+    "task": lambda task: _O.task == task,
+    "flipped": lambda is_flipped: _change_in(_FLIPPED, is_flipped),
+    "change": lambda change: _O.change == change,
+    "missing": lambda is_missing: _change_in(_MISSING, is_missing),
+    "different_text": _O.different_text.is_,
+    "min_length": lambda length: _O.length >= length,
+    "max_length": lambda length: _O.length <= length,
+}
+"""Conditions of an OutcomeFilter."""
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
 """The column that an order sorts by before the time."""
 
@@ -86,11 +96,11 @@ class Registry(Sessions):
     # comparisons
 
     def page(
-        self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
+        self, filters: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
     ) -> Page[ComparisonSummary]:
-        """A page of `wanted.limit`, at least one. Raises InvalidValue for a cursor of another list."""
-        limit, rank, name = max(wanted.limit, 1), _RANKS.get(order), f"comparisons {order}"
-        query = _SUMMARIES.where(*conditions_of(wanted)).limit(limit + 1)
+        """Read a page of `filters.limit`, at least one. Raises InvalidValue for a cursor of another list."""
+        limit, rank, name = max(filters.limit, 1), _RANKS.get(order), f"comparisons {order}"
+        query = _SUMMARIES.where(*conditions_of(filters)).limit(limit + 1)
         query = query.order_by(*([] if rank is None else [rank]), _C.created_at.desc(), _C.key.desc())
         if cursor is not None:
             query = query.where(_is_behind(cursor, name, order, rank))
@@ -104,12 +114,12 @@ class Registry(Sessions):
         return page_of(rows, limit, cursor_of, _summary_of)
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
+        """Read a summary. Raises ComparisonNotFound."""
         with self.reading() as connection:
             return _read_summary(connection, comparison_id)
 
     def verdict(self, comparison_id: str) -> VerdictSummary:
-        """Reads what is polled, from one row. Raises ComparisonNotFound."""
+        """Read what is polled, from one row. Raises ComparisonNotFound."""
         with self.reading() as connection:
             row = connection.execute(_VERDICT, {"id": comparison_id}).one_or_none()
         if row is None:
@@ -152,15 +162,16 @@ class Registry(Sessions):
     def outcomes(
         self,
         comparison_id: str,
-        wanted: OutcomeFilter,
+        filters: OutcomeFilter,
         *,
         cursor: str | None = None,
         limit: int = 50,
         is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat), or against it. Raises InvalidValue for a cursor of another list."""
+        """Read a page in order of (position, repeat), or backward. Raises InvalidValue for a cursor of another list."""
         limit, place = max(limit, 1), (_O.position, _O.repeat)
-        query = select(outcome).where(*_conditions(wanted)).limit(limit + 1)
+        conditions = (_FILTERS[name](value) for name, value in fields_of(filters).items() if value is not None)
+        query = select(outcome).where(*conditions).limit(limit + 1)
         query = query.order_by(*(column.desc() if is_backward else column for column in place))
         if cursor is not None:
             here, there = tuple_(*place), tuple_(*decode_cursor(cursor, "items", int, int))
@@ -171,7 +182,7 @@ class Registry(Sessions):
         return page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat), convert)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
-        """One item with both arms' answers and scores. Raises ItemNotFound."""
+        """Read one item with both arms' answers and scores. Raises ItemNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
             mine = item.c.comparison_key == key, item.c.position == position
             row = connection.execute(select(item).where(*mine)).one_or_none() if position in _POSITIONS else None
@@ -190,7 +201,7 @@ class Registry(Sessions):
     # tokens, the record of who did what, sign-offs
 
     def add_token(self, value: Token, *, entry: AuditEntry) -> None:
-        """Raises StoreError where the id is taken."""
+        """Add a token. Raises StoreError where the id is taken."""
         if len(value.digest) != 32:
             raise StoreError("a token's digest has 32 bytes")
         with self.writing() as connection:
@@ -199,12 +210,12 @@ class Registry(Sessions):
             add_entry(connection, entry)
 
     def token(self, token_id: str) -> Token | None:
-        """None where no token has this id."""
+        """Read a token; None where none has this id."""
         with self.reading() as connection:
             return _read_token(connection, token_id)
 
     def tokens(self) -> Sequence[Token]:
-        """Newest first."""
+        """Read all tokens, newest first."""
         with self.reading() as connection:
             return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
@@ -218,12 +229,12 @@ class Registry(Sessions):
                 raise TokenNotFound(f"There is no token '{token_id}'", hint="`qualab token list` shows what there is")
 
     def note(self, entry: AuditEntry) -> None:
-        """An entry by itself."""
+        """Record an entry by itself."""
         with self.writing() as connection:
             add_entry(connection, entry)
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
-        """Newest first. Raises InvalidValue for a cursor of another list."""
+        """Read a page, newest first. Raises InvalidValue for a cursor of another list."""
         limit = max(limit, 1)
         query = select(audit).order_by(audit.c.key.desc()).limit(limit + 1)
         if cursor is not None:
@@ -233,25 +244,21 @@ class Registry(Sessions):
         return page_of(rows, limit, lambda row: encode_cursor("audit", row.key), partial(value_of, AuditEntry))
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
-        """The oldest first."""
+        """Read the entries of one action on one subject, the oldest first."""
         query = select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
         with self.reading() as connection:
             return [value_of(AuditEntry, row) for row in connection.execute(query)]
 
     def sign_off(self, value: SignOff, *, entry: AuditEntry) -> None:
-        """Adds it. Raises ComparisonNotFound."""
-        c = signoff.c
+        """Add a sign-off. Raises ComparisonNotFound."""
+        row = fields_of(value) | {"obstacles": list(map(plain, value.obstacles))}
+        del row["comparison_id"]
         with self.writing_to(value.comparison_id) as (connection, key):
-            take_turn(connection, key)
-            last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
-            obstacles = list(map(plain, value.obstacles))
-            row = fields_of(value) | {"comparison_key": key, "number": last + 1, "obstacles": obstacles}
-            del row["comparison_id"]
-            connection.execute(insert(signoff), row)
+            append(connection, signoff, key, row)
             add_entry(connection, entry)
 
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
-        """In the order in which they were made."""
+        """Read all sign-offs in their order."""
         c = signoff.c
         with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
@@ -287,26 +294,9 @@ def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:
     return obstacles
 
 
-def _conditions(wanted: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
-    if wanted.task is not None:
-        yield _O.task == wanted.task
-    if wanted.flipped is not None:
-        yield _change_in(Change.GAIN, Change.LOSS, is_wanted=wanted.flipped)
-    if wanted.change is not None:
-        yield _O.change == wanted.change
-    if wanted.missing is not None:
-        yield _change_in(Change.UNKNOWN, is_wanted=wanted.missing)
-    if wanted.different_text is not None:
-        yield _O.different_text.is_(wanted.different_text)
-    if wanted.min_length is not None:
-        yield _O.length >= wanted.min_length
-    if wanted.max_length is not None:
-        yield _O.length <= wanted.max_length
-
-
-def _change_in(*changes: Change, is_wanted: bool) -> ColumnElement[bool]:
-    """The changes, or all others: named either way, so that an index serves."""
-    condition: ColumnElement[bool] = _O.change.in_([one for one in Change if (one in changes) is is_wanted])
+def _change_in(changes: Sequence[Change], is_in: bool) -> ColumnElement[bool]:
+    """Name the changes, or all others, so that an index serves either way."""
+    condition: ColumnElement[bool] = _O.change.in_([change for change in Change if (change in changes) is is_in])
     return condition
 
 
