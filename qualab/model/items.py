@@ -83,6 +83,7 @@ class Reply:
     completion_tokens: int | None
     attempts: int
     latency_s: float
+    """Of the last attempt, from sending to the whole body."""
     sent_at: datetime
     system_fingerprint: str
     error: str

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, Select, Update, case, delete, func, inse
 from qualab.errors import ComparisonBusy, KeyReused, StoreError, VersionConflict, WorkersLost
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
-from qualab.model.registry import AuditEntry, Claim, address_of, busy, not_found
+from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found
 from qualab.store.engine import Sessions, key_of
 from qualab.store.rows import add_entry, insert_new
 from qualab.store.tables import answer, comparison, worker
@@ -25,7 +25,7 @@ FORGOTTEN_AFTER = timedelta(days=1)
 """How long a worker's row stays after its last heartbeat."""
 _LOCK = 7_105_314
 """PostgreSQL's advisory lock that claims are taken under; an arbitrary number. SQLite has one writer anyway."""
-Addresses = set[tuple[str, int | None, str]]
+Addresses = set[Address]
 _C = comparison.c
 _QUEUED, _RUNNING, _CANCELLED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.CANCELLED
 _IN_HAND = tuple(status for status in UNDER_WAY if status is not _QUEUED)

@@ -29,8 +29,6 @@ from tests.store.samples import (
     make_comparison,
     make_entry,
     make_items,
-    make_look,
-    make_outcome,
     make_score,
     make_signoff,
     put,
@@ -399,9 +397,7 @@ def fill(store: Store, comparison_id: str) -> None:
     store.create(make_comparison(comparison_id), make_items(3))
     store.add_answers(comparison_id, [make_answer(1), make_answer(2), make_answer(1, run=1)])
     store.put_scores(comparison_id, [make_score(1), make_score(2)])
-    store.add_look(comparison_id, make_look(), now=NOW)
     store.put_analysis(make_analysis(comparison_id), now=NOW)
-    store.put_outcomes(comparison_id, [make_outcome(0)])
 
 
 def delete(store: Store, comparison_id: str = "c-1", at: float = 0, version: int | None = None) -> None:
@@ -425,30 +421,23 @@ def test_what_is_deleted_is_gone_and_nothing_else(store: Store) -> None:
         delete(store, "c")
 
 
-def test_what_has_changed_since_it_was_seen_is_kept(store: Store) -> None:
-    fill(store, "c-1")
+def test_what_has_changed_or_runs_or_was_signed_off_is_kept(store: Store) -> None:
+    for comparison_id in ("c-1", "c-2"):
+        fill(store, comparison_id)
     seen = store.summary("c-1").version
     store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
     with pytest.raises(VersionConflict, match="c-1 has changed"):
         delete(store, version=seen)
-    assert len(list(store.scores("c-1"))) == 2
-    delete(store, version=store.summary("c-1").version)
-
-
-def test_what_was_signed_off_is_kept(store: Store) -> None:
-    fill(store, "c-1")
+    for comparison_id, runner in (("c-1", ONE), ("c-2", OTHER)):
+        put(store, comparison_id, baseline_url=f"http://{comparison_id}", candidate_url="")
+        claim(store, runner, comparison_id)
+        with pytest.raises(ComparisonBusy, match=runner):
+            delete(store, comparison_id, at=60)
     store.sign_off(make_signoff(), entry=make_entry("comparison.sign_off"))
     with pytest.raises(ComparisonSignedOff, match="c-1"):
-        delete(store)
+        delete(store, at=61)
     assert len(list(store.scores("c-1"))) == 2
-
-
-def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store) -> None:
-    fill(store, "c-1")
-    claim(store)
-    with pytest.raises(ComparisonBusy, match=ONE):
-        delete(store, at=60)
-    delete(store, at=61)
+    delete(store, "c-2", at=61, version=store.summary("c-2").version)
 
 
 @pytest.mark.parametrize("stands", UNDER_WAY)
