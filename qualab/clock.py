@@ -17,7 +17,7 @@ class SystemClock:
         return time.monotonic()
 
 
-class SharedClock:
+class SharedClock(SystemClock):
     """A clock that several machines can look at, carried on by this machine's monotonic one until the next look."""
 
     def __init__(self, read: Callable[[], datetime]) -> None:
@@ -33,6 +33,3 @@ class SharedClock:
     def now(self) -> datetime:
         seen, at_s = self._seen
         return seen + timedelta(seconds=time.monotonic() - at_s)
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
