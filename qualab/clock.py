@@ -25,7 +25,7 @@ class SharedClock(SystemClock):
         self.look()
 
     def look(self) -> None:
-        """Raises what reading it raises; it goes on as it was then."""
+        """Read it again. Raises what `read` raises, and then goes on as before."""
         began_s = time.monotonic()
         seen = self._read()
         self._seen = (seen, (began_s + time.monotonic()) / 2)
