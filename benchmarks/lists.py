@@ -30,7 +30,7 @@ from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import ListOrder
 from qualab.store import open_store, upgrade
-from qualab.store.location import locate
+from qualab.store.failures import locate
 from qualab.store.tables import comparison
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
     from qualab.store import Store
-    from qualab.store.location import Location
+    from qualab.store.failures import Location
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def database_url(db: str | None) -> str:
 
 def location_of(db: str | None) -> Location:
     """Locate a database: as text it has no password."""
-    from qualab.store.location import locate
+    from qualab.store.failures import locate
 
     return locate(database_url(db))
 

@@ -17,7 +17,7 @@ class SystemClock:
         return time.monotonic()
 
 
-class SharedClock:
+class SharedClock(SystemClock):
     """A clock that several machines can look at, carried on by this machine's monotonic one until the next look."""
 
     def __init__(self, read: Callable[[], datetime]) -> None:
@@ -25,7 +25,7 @@ class SharedClock:
         self.look()
 
     def look(self) -> None:
-        """Raises what reading it raises; it goes on as it was then."""
+        """Read it again. Raises what `read` raises, and then goes on as before."""
         began_s = time.monotonic()
         seen = self._read()
         self._seen = (seen, (began_s + time.monotonic()) / 2)
@@ -33,6 +33,3 @@ class SharedClock:
     def now(self) -> datetime:
         seen, at_s = self._seen
         return seen + timedelta(seconds=time.monotonic() - at_s)
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()

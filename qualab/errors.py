@@ -43,7 +43,7 @@ class UnknownSetting(UsageError): ...
 class InvalidValue(UsageError):
     @classmethod
     def must_be(cls, name: str, allowed: str) -> InvalidValue:
-        """For a field of a request: what is allowed in it."""
+        """Say what is allowed in a field of a request."""
         return cls(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
 
 

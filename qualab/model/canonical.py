@@ -11,32 +11,32 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
+adapter: Any = cache(TypeAdapter)
+"""The validator of a type, made once."""
+
 
 def plain(value: Any) -> Any:
-    """A (nested) frozen dataclass as what JSON holds: mappings, lists, texts and numbers."""
-    return _adapter(type(value)).dump_python(value, mode="json")
-
-
-_adapter: Any = cache(TypeAdapter)
+    """Convert a (nested) frozen dataclass to mappings, lists, texts and numbers."""
+    return adapter(type(value)).dump_python(value, mode="json")
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces, of plain values or of (nested) frozen dataclasses."""
+    """Write JSON with sorted keys and no spaces, of plain values or (nested) frozen dataclasses."""
     return json.dumps(plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def sha256(text: str | bytes) -> str:
-    """Hexadecimal SHA-256."""
+    """Return the hexadecimal SHA-256."""
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
 def plan_hash(plan: Any) -> str:
-    """The hash that names a plan: SHA-256 of its canonical JSON."""
+    """Return the SHA-256 of a plan's canonical JSON, which names it."""
     return sha256(canonical_json(plan))
 
 
 def encode_body(payload: Mapping[str, Any], *, seed: int) -> bytes:
-    """The bytes of a request body. One function for both arms, so that they send the same."""
+    """Encode a request body: one function for both arms, so that they send the same bytes."""
     body = {**payload, "seed": seed}
     try:
         return orjson.dumps(body)
@@ -46,5 +46,5 @@ def encode_body(payload: Mapping[str, Any], *, seed: int) -> bytes:
 
 
 def body_hash(body: bytes) -> bytes:
-    """First 16 bytes of the body's SHA-256."""
+    """Return the first 16 bytes of the body's SHA-256."""
     return hashlib.sha256(body).digest()[:16]

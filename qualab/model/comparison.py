@@ -1,4 +1,4 @@
-"""A stored comparison and what the analysis found in it."""
+"""A stored comparison and its analysis."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from qualab.model.reason import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One plan being carried out, or carried out."""
-
     id: str
     plan: Plan
     plan_hash: str
@@ -36,7 +34,6 @@ class Comparison:
     verdict: Verdict | None
     stop_reason: str
     duplicates: int
-    """Late answers that were counted and not stored."""
     baseline_url: str = ""
     candidate_url: str = ""
     local: dict[str, str] = field(default_factory=dict)
@@ -45,7 +42,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalOf:
-    """A confidence interval of a difference, in fractions."""
+    """Confidence interval of a difference, in fractions."""
 
     low: float
     high: float
@@ -54,7 +51,7 @@ class IntervalOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsRange:
-    """Pairs needed at the limits of the discordance's interval. None is more than 200,000."""
+    """Pairs needed at the limits of the discordance's interval; None is more than 200,000."""
 
     low: int | None
     high: int | None
@@ -62,7 +59,7 @@ class ItemsRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one metric's complete pairs say. A value that the kind of metric does not have is None."""
+    """Statistics of one metric's complete pairs; None where this kind of metric has no such value."""
 
     kind: EvidenceKind
     n_items: int
@@ -86,19 +83,15 @@ class Evidence:
     pvalue_adjusted: float
     """In the family of all metrics: step-down max-T, combined with what it cannot carry."""
     pvalue_holm: float
-    """The same family by Holm, as a cross-check."""
     pvalue_unpaired: float | None
     pvalue_clustered_mcnemar: float | None
-    """Yang, Sun & Hardin (2010), beside the sign flips."""
     pvalue_equivalence: float | None
     """Of the tests at the margin that the plan's objective takes: the larger of two, or the one against a loss."""
     pvalue_equivalence_exact: float | None
     """The exact unconditional guard of 0/1 scores without clusters, likewise."""
     standard_error: float | None
-    """CR2 where there are clusters; of the bootstrap for labels."""
     degrees_of_freedom: float | None
     design_effect: float
-    """Variance over that of independent items, at least 1."""
     provable_margin: float | None
     """The smallest margin that these answers would have proven; None where there is no bound."""
     items_needed: int | None
@@ -119,19 +112,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """What one way of treating missing answers says about the plan's objective."""
+    """Result under one way of treating missing answers."""
 
     policy: MissingPolicy
     difference: float
     interval: IntervalOf | None
-    """At 1 - 2 alpha."""
     is_equivalent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricResult:
-    """One row of the result table."""
-
     id: str
     task: str
     metric: str
@@ -149,11 +139,9 @@ class MetricResult:
     verdict: Verdict
     reason: Reason
     evidence: Evidence | None
-    """None where there is no complete pair, or no test."""
     equals: str = ""
     """The metric that has the same scores on the same items: both are one member of the family."""
     policies: tuple[PolicyResult, ...] = ()
-    """Filled where answers are missing and the complete pairs prove the objective."""
     margin: float | None = None
     n_left_out: int = 0
     """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
@@ -163,13 +151,10 @@ class MetricResult:
     """Most of the pairs without an answer that may be lost (or gained) with the objective still proven; None where all
     of them may, or where the complete pairs do not prove it."""
     chance: float | None = None
-    """What guessing among the choices gets; None where these are unknown, or nothing is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricLook:
-    """One primary metric at one look."""
-
     metric: str
     n_pairs: int
     fraction: float
@@ -182,18 +167,16 @@ class MetricLook:
     boundary: float | None = None
     """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
     pvalue_loss: float | None = None
-    """One-sided: small where the candidate is worse."""
     pvalue_gain: float | None = None
     harm_boundary: float | None = None
     pvalue_adjusted: float | None = None
-    """Two-sided, for all looks and all primary metrics."""
     decision: LookDecision
     decided_at: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was decided when every request up to some position had come back."""
+    """Decision made when every request up to some position had come back."""
 
     number: int
     n_items: int
@@ -202,14 +185,12 @@ class Look:
     decision: LookDecision
 
     def ended_at(self, n_items: int) -> int | None:
-        """Items that were asked where this look ended a run of `n_items` early; None where it did not."""
+        """Items asked where this look ended a run of `n_items` early; None where it did not."""
         return self.n_items if self.decision is not LookDecision.CONTINUE and self.n_items < n_items else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LooksTaken:
-    """How a run with looks went."""
-
     n_planned: int
     looks: tuple[Look, ...]
     n_items: int
@@ -223,15 +204,12 @@ class LooksTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSummary:
-    """How an arm answered."""
-
     arm: ArmName
     n_requests: int
     n_answers: int
     statuses: dict[str, int]
     finish_reasons: dict[str, int]
     truncated_share: float | None
-    """Of generations that were answered."""
     empty_answers: int
     stop_string_answers: int
     retries: int
@@ -245,7 +223,7 @@ class ArmSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSummary:
-    """How the two arms' answers to the same requests compare, before any scoring."""
+    """Both arms' answers to the same requests, before any scoring."""
 
     n_pairs: int
     same_text: int
@@ -259,22 +237,17 @@ class PairSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thoughts:
-    """What an arm's generations hold of reasoning before the answer."""
+    """Reasoning before the answers in an arm's generations."""
 
     n_answers: int
-    """Generations that came back, with an answer or with thoughts alone."""
     in_text: int
-    """Answers whose text holds the marks of thinking, as <think>."""
     apart: int
     mean_characters: float | None
-    """Of the thoughts, over those that thought; None where none did."""
     cut: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningSummary:
-    """How both arms think before they answer."""
-
     baseline: Thoughts
     candidate: Thoughts
     n_pairs: int
@@ -285,7 +258,7 @@ class ReasoningSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakSummary:
-    """How often each arm's answers leak in one way, over generations that both arms answered."""
+    """Answers that leak in one way, over generations that both arms answered."""
 
     kind: LeakKind
     n_pairs: int
@@ -302,14 +275,12 @@ class TextsCompared:
     n_pairs: int
     same_text: int
     changed: int
-    """Different in more than white space."""
     first_difference: float | None
-    """Median character (from 0) at which texts that differ first do; None where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OddOneOut:
-    """Items on which exactly one of three runs stands out: two of the baseline, one of the candidate."""
+    """Items on which exactly one of three runs differs: two of the baseline, one of the candidate."""
 
     n_items: int
     n_odd: int
@@ -321,27 +292,23 @@ class OddOneOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNoise:
-    """How often a metric's scores change between runs of the baseline, and between the arms."""
-
     metric: str
     n_answers: int
     flip_rate_baseline: float | None
     """Share of pairs of the baseline's runs in which a score changes; None where there is no answer to compare."""
     flip_rate_candidate: float | None
     odd: OddOneOut | None
-    """Of scores; of each item its first repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseFloor:
-    """How much runs of the baseline differ by themselves, beside what the candidate changes."""
+    """Differences between runs of the baseline, beside those of the candidate."""
 
     n_runs: int
     concurrency: int
     n_asked: int
     n_answered: int
     baseline: TextsCompared | None
-    """The baseline's own run against the first of these; None where no answer can be compared."""
     candidate: TextsCompared | None
     odd_texts: OddOneOut | None
     metrics: tuple[MetricNoise, ...]
@@ -350,7 +317,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatNoise:
-    """How repeats of one item differ within an arm, for a metric that is a mean of 0/1 scores."""
+    """Differences between repeats of an item within an arm, for a metric that is a mean of 0/1 scores."""
 
     metric: str
     arm: ArmName
@@ -359,7 +326,6 @@ class RepeatNoise:
     flip_rate: float | None
     """Probability that two repeats of an item disagree; None where no item has all its repeats."""
     variance_between: float | None
-    """Between items; None with fewer than two of them."""
     variance_within: float | None
     icc: float | None
     """ICC(1), the share of a score's variance that is between items; None where scores do not vary."""
@@ -369,8 +335,6 @@ class RepeatNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatSummary:
-    """What asking every item repeatedly shows."""
-
     metrics: tuple[RepeatNoise, ...]
 
 
@@ -383,12 +347,11 @@ class StatusMissing:
     candidate_only: int
     both: int
     pvalue: float
-    """Two-sided mid-p McNemar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSummary:
-    """Which arm left answers (items times repeats) without a score."""
+    """Answers (items times repeats) without a score."""
 
     n_asked: int
     baseline_only: int
@@ -402,25 +365,21 @@ class MissingSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalTest:
-    """Sign-flip test of the mean, over the family's metrics, of their differences: it sees a small loss everywhere."""
+    """Sign-flip test of the mean difference over the family's metrics: it sees a small loss everywhere."""
 
     n_metrics: int
     difference: float
     pvalue: float
     n_resamples: int
-    """0 where every sign pattern was counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteEvidence:
-    """What all metrics say together."""
-
     n_family: int
     n_max_t: int
     """Those of them whose p-values max-T adjusts; the others are not means over items."""
     n_resamples: int
     global_test: GlobalTest | None
-    """None where no metric is a mean over items."""
     missing: MissingSummary
     joint_power: float | None
     joint_power_reason: Reason | None
@@ -430,7 +389,7 @@ class SuiteEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What a comparison came to. Recomputable from what is stored; the same inputs give the same bytes."""
+    """Result of a comparison, recomputable from what is stored: the same inputs give the same bytes."""
 
     comparison_id: str
     plan_hash: str
@@ -447,7 +406,6 @@ class Analysis:
     versions: dict[str, str]
     looks: LooksTaken | None = None
     treatment: Treatment | None = None
-    """None in imported comparisons."""
     pinning: Pinning | None = None
     noise: NoiseFloor | None = None
     repeats: RepeatSummary | None = None
@@ -459,7 +417,7 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignOff:
-    """Who accepted which verdict of which plan. Added, never changed."""
+    """Acceptance of a verdict. Added, never changed."""
 
     comparison_id: str
     plan_hash: str
@@ -468,22 +426,18 @@ class SignOff:
     signed_by: str
     note: str
     override: str
-    """The reason why it was accepted in spite of `obstacles`; empty where there were none."""
     obstacles: tuple[Reason, ...]
     signed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedAnalysis:
-    """One stored analysis as it stands there."""
-
     plan_hash: str
     body: str
     previous: str
-    """The seal before it, or the hash of the comparison's plan."""
     seal: str
 
 
 def seal_of(body: str, *, previous: str) -> str:
-    """The seal of an analysis."""
+    """Hash an analysis together with the seal before it."""
     return sha256(f"{previous}\n{body}")

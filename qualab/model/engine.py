@@ -1,4 +1,4 @@
-"""What an inference engine says of itself: its configuration, and what its drafter has done so far."""
+"""An inference engine's configuration, its counters, and what was observed of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from qualab.model.reason import Reason
 
 
 class EngineKind(StrEnum):
-    """The engines that qualab can look into."""
-
     VLLM = "vLLM"
     SGLANG = "SGLang"
     TENSORRT_LLM = "TensorRT-LLM"
@@ -30,7 +28,7 @@ TELLS_IN_PART = frozenset({EngineKind.TENSORRT_LLM, EngineKind.TGI})
 
 
 class DraftSource(StrEnum):
-    """Where an engine's counts of drafting come from."""
+    """Source of an engine's counts of drafting."""
 
     COUNTERS = "counters"
     STATISTICS = "statistics"
@@ -41,10 +39,9 @@ class DraftSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What a drafter did over a stretch of time."""
+    """Counts of drafting over a stretch of time."""
 
     drafts: int = 0
-    """Rounds: times that draft tokens were put before the model."""
     draft_tokens: int | None = 0
     """None where the engine counts accepted tokens alone (TGI)."""
     accepted_tokens: int = 0
@@ -69,18 +66,18 @@ class Drafting:
 
     @property
     def is_possible(self) -> bool:
-        """Whether no count is negative, as it would be where counters began anew in between."""
+        """False where counters began anew in between."""
         return min(self.drafts, self.draft_tokens or 0, self.accepted_tokens, *self.accepted_at) >= 0
 
     @property
     def least_drafted(self) -> int:
-        """Draft tokens, at least: all that were counted, else those that were accepted."""
+        """Draft tokens counted, else those accepted."""
         return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """An engine's counters at one moment. None where it has no such counter."""
+    """An engine's counters at one moment; None where it has no such counter."""
 
     drafting: Drafting | None
     """None where the engine counts no drafts, as vLLM without a drafter: that is not a drafter that did nothing."""
@@ -93,10 +90,8 @@ class Counters:
     decode_steps: int | None = None
     """Steps in that time: each gives a request one token, or what a draft round yields."""
     started_at_s: float | None = None
-    """When the server's process started, seconds since 1970: another one is another process."""
 
     def has_restarted_since(self, earlier: Counters) -> bool:
-        """Whether these counters began anew after `earlier`."""
         if self.started_at_s != earlier.started_at_s:
             return True
         if self.source is earlier.source is DraftSource.COUNTERS:
@@ -110,11 +105,11 @@ class Counters:
 
     @property
     def tells_drafting(self) -> bool:
-        """Whether these say what was drafted, or that there is no drafter."""
+        """True where these say what was drafted, or that there is no drafter."""
         return self.source is not DraftSource.NOTHING
 
     def drafting_since(self, earlier: Counters) -> Drafting | None:
-        """What was drafted since `earlier`; None where that cannot be told. Series may begin with the first draft."""
+        """None where that cannot be told. Series may begin with the first draft."""
         if self.drafting is None or (earlier.drafting is None and earlier.tells_drafting):
             return None
         return self.drafting - (earlier.drafting or Drafting())
@@ -122,7 +117,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineIdentity:
-    """What an engine is. Empty or None where it does not say."""
+    """Empty or None where the engine does not say."""
 
     kind: EngineKind
     version: str = ""
@@ -135,26 +130,22 @@ class EngineIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(EngineIdentity):
-    """An engine's identity and configuration."""
-
     config: Mapping[str, str] = field(default_factory=dict)
-    """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
     counters: Counters | None = None
-    """At the time of asking; None where the metrics are closed, or no known engine's."""
     has_metrics: bool = False
     names: tuple[str, ...] = ()
     """What its answers may call the model: as it was asked for, as the engine lists it, as it answered trials."""
 
     @property
     def tells_drafter(self) -> bool:
-        """Whether its configuration says that there is a drafter, or that there is none."""
+        """True where its configuration says that there is a drafter, or that there is none."""
         if self.kind is EngineKind.TENSORRT_LLM:
             return "speculative_config.spec_enabled" in self.config
         return self.kind in (EngineKind.VLLM, EngineKind.SGLANG) and bool(self.config)
 
     @property
     def has_drafted(self) -> bool:
-        """Whether its counters show a drafter. vLLM's are there only with one; llama.cpp's are there always."""
+        """True where its counters show a drafter: vLLM's exist only with one, llama.cpp's always."""
         drafting = self.counters.drafting if self.counters else None
         return drafting is not None and (self.kind is EngineKind.VLLM or drafting.least_drafted > 0)
 
@@ -170,31 +161,25 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """Both engines, and what was found about them."""
-
     engines: dict[ArmName, Engine]
     findings: tuple[Finding, ...]
     pins: tuple[PinFound, ...] = ()
 
     @property
     def stopping(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.stops)
+        return tuple(finding for finding in self.findings if finding.stops)
 
 
 class PairKind(StrEnum):
-    """Whose two answers to the same request are laid side by side."""
+    """Whose two answers to the same request are compared."""
 
     ARMS = "arms"
     NOISE = "noise"
-    """The baseline's own, and that of the noise floor's first run."""
 
 
 class TokenizedBy(StrEnum):
-    """Whose tokenizer made the tokens."""
-
     BASELINE = "baseline"
     CANDIDATE = "candidate"
-    """The candidate's engine, where the baseline's was not there any more."""
     NAMED = "named"
 
 
@@ -219,28 +204,22 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensCompared:
-    """Texts of two runs."""
-
     n_differ: int
     n_tokenized: int
     n_same_tokens: int
     first_difference: float | None
-    """Median token (from 0) that is another; None where none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTokens:
-    """One task's texts, compared."""
-
     task: str
     baseline: TokensCompared | None
-    """The baseline's own run against the noise floor's first; None where there is none."""
     candidate: TokensCompared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokenSummary:
-    """All tasks' texts, compared, and each task's that generates, in the plan's order."""
+    """All tasks' texts together, and each generating task's in the plan's order."""
 
     by: TokenizedBy
     lack: TokensLack | None
@@ -258,41 +237,35 @@ class ObservationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSeen:
-    """An arm's engine as a run, or its resumption, found it."""
-
     kind: ClassVar[ObservationKind] = ObservationKind.ENGINE
     arm: ArmName
     seen_at: datetime
     engine: Engine
     tokens: str = ""
-    """The hash of what its tokenizer makes of a few prompts, where the other arm is seen at another time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a run in one arm: requests of one task, with the engine's counters before and after."""
+    """Requests of one task in one arm, with the engine's counters before and after."""
 
     kind: ClassVar[ObservationKind] = ObservationKind.SEGMENT
     arm: ArmName
     task: str
     part: int
-    """Which third of the task's items, from 0."""
     began_at: datetime
     ended_at: datetime
     before: Counters | None
     after: Counters | None
-    """None where the engine's metrics are closed."""
     attempts: int
     prompt_tokens: int
 
     @property
     def has_restarted(self) -> bool:
-        """Whether the counters began anew in between."""
         return bool(self.before and self.after and self.after.has_restarted_since(self.before))
 
     @property
     def drafting(self) -> Drafting | None:
-        """What the drafter did meanwhile; None where that cannot be told."""
+        """None where it cannot be told."""
         if not self.before or not self.after or self.has_restarted:
             return None
         return self.after.drafting_since(self.before)
@@ -300,8 +273,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinsSeen:
-    """What both arms are made of, as a run, or its resumption, found or took it."""
-
     kind: ClassVar[ObservationKind] = ObservationKind.PINS
     seen_at: datetime
     pins: tuple[PinFound, ...]
@@ -309,7 +280,7 @@ class PinsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokensSeen:
-    """What a tokenizer made, after a run, of generated texts that differ."""
+    """First differing tokens of generated texts, found after a run."""
 
     kind: ClassVar[ObservationKind] = ObservationKind.FIRST_TOKENS
     seen_at: datetime
@@ -318,48 +289,49 @@ class FirstTokensSeen:
     lack: TokensLack | None
 
     def places(self, pairs: PairKind) -> dict[tuple[int, int], int | None]:
-        """The first token that is another, by position and repeat."""
-        found = (place for one in self.tasks if one.pairs is pairs for place in one.places)
-        return {(position, repeat): token for position, repeat, token in found}
+        """Map (position, repeat) to the first token that differs."""
+        places = (place for task in self.tasks if task.pairs is pairs for place in task.places)
+        return {(position, repeat): token for position, repeat, token in places}
 
 
 Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
-    """Each arm's engine as last seen."""
-    return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
+    """Return each arm's engine as last seen."""
+    return {seen.arm: seen.engine for seen in observations if isinstance(seen, EngineSeen)}
 
 
 def model_names(observations: Iterable[Observation], arm: ArmName) -> set[str]:
-    """What an arm's answers may call the model, as all looks at its engine found it."""
-    return {name for one in observations if isinstance(one, EngineSeen) and one.arm is arm for name in one.engine.names}
+    """Collect the names that an arm's answers may call the model."""
+    return {
+        name for seen in observations if isinstance(seen, EngineSeen) and seen.arm is arm for name in seen.engine.names
+    }
 
 
 def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:
-    """Each arm's hash of tokens, as last seen; without an arm of which none was kept."""
-    return {one.arm: one.tokens for one in observations if isinstance(one, EngineSeen) and one.tokens}
+    """Return the arms' hashes of tokens as last seen."""
+    return {seen.arm: seen.tokens for seen in observations if isinstance(seen, EngineSeen) and seen.tokens}
 
 
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
-    """Both arms' pins as last seen."""
-    return next((one.pins for one in reversed(list(observations)) if isinstance(one, PinsSeen)), ())
+    """Return both arms' pins as last seen."""
+    return next((seen.pins for seen in reversed(list(observations)) if isinstance(seen, PinsSeen)), ())
 
 
 def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | None:
-    """As last seen; None where nothing was to be tokenized, or nobody tried."""
-    return next((one for one in reversed(list(observations)) if isinstance(one, FirstTokensSeen)), None)
+    """Return the last; None where nothing was tokenized."""
+    return next((seen for seen in reversed(list(observations)) if isinstance(seen, FirstTokensSeen)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDrafting:
-    """What the candidate's drafter did in one task that generates. None where it cannot be told."""
+    """Drafting by the candidate in one generating task; None where it cannot be told."""
 
     task: str
     n_answers: int
     rounds: int | None
     draft_tokens: int | None
-    """None also where the engine counts accepted tokens alone."""
     accepted_tokens: int | None
     accepted_share: float | None
     mean_length: float | None
@@ -379,13 +351,13 @@ class TaskDrafting:
 
     @property
     def least_drafted(self) -> int | None:
-        """Draft tokens, at least; None where nothing tells."""
+        """Draft tokens counted, else those accepted."""
         return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBin:
-    """The candidate's answers to prompts of a length, where answers say what was drafted."""
+    """Drafting in answers to prompts of one range of lengths."""
 
     from_tokens: int
     to_tokens: int
@@ -396,26 +368,20 @@ class LengthBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSummary(EngineIdentity):
-    """An arm's engine, as last seen."""
-
     arm: ArmName
 
     @classmethod
     def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
-        """Leave the configuration out."""
-        return cls(arm=arm, **{one.name: getattr(engine, one.name) for one in fields(EngineIdentity)})
+        return cls(arm=arm, **{own.name: getattr(engine, own.name) for own in fields(EngineIdentity)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Treatment:
-    """The drafter's part in a comparison."""
-
     is_observed: bool
     engines: tuple[EngineSummary, ...]
     tasks: tuple[TaskDrafting, ...]
     bins: tuple[LengthBin, ...]
     troubles: tuple[Reason, ...]
-    """What makes the comparison INVALID."""
     notes: tuple[Reason, ...]
     break_even_length: float | None = None
     """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them. Else each

@@ -1,4 +1,4 @@
-"""What is asked and what came back, an item at a time."""
+"""Items, the requests made of them, and the answers and scores."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from qualab.model.plan import SamplingPlan
 
 JsonObject = dict[str, Any]
 Place = tuple[int, int]
-"""An item's position, and a repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request of an item as the harness renders it, before it is a body."""
+    """One request of an item as the harness renders it."""
 
     text: str
-    """Prompt text, or the JSON of the chat messages where `is_chat`."""
     is_chat: bool = False
     continuation: str = ""
     gen_kwargs: dict[str, Any] | None = None
@@ -38,11 +36,9 @@ class Request:
     """One request of an item, ready to send but for its seed."""
 
     choice: int
-    """0 for a generation; the index of the choice for a log-likelihood."""
     api: Api
     payload: JsonObject
     context_tokens: int | None = None
-    """Log-likelihood requests only: tokens of the prompt that are context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,42 +53,29 @@ class Item:
     target: str
     prompts: tuple[Prompt, ...]
     requests: tuple[Request, ...] = ()
-    """Empty until the prompts have been turned into bodies."""
     cluster: str = ""
 
     @property
     def id(self) -> str:
-        """Unique within a comparison, as "gsm8k/17"."""
+        """As "gsm8k/17"."""
         return f"{self.task}/{self.doc_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemHead:
-    """What an item is, without what it holds."""
-
-    position: int
-    task: str
-    doc_id: int
-    kind: RequestKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """What a drafter did for one request, where the engine says so in its answer."""
+    """Drafting in one request, where the engine reports it."""
 
     draft_tokens: int | None
-    """None where the engine says what was accepted alone."""
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What an endpoint made of one request, after all its attempts."""
+    """An endpoint's reply to one request, after all its attempts."""
 
     status: AnswerStatus
     text: str | None
-    """Generated text; None where there is none (an empty text is "")."""
     loglikelihood: float | None
     is_greedy: bool | None
     finish_reason: str
@@ -104,19 +87,15 @@ class Reply:
     sent_at: datetime
     system_fingerprint: str
     error: str
-    """What went wrong, for a person; empty for an answer. Never holds a key."""
     reasoning_characters: int = 0
     drafted: Drafted | None = None
-    """None where the engine says nothing of drafting in its answers."""
     model: str = ""
     reasoning: str = ""
-    """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
-    kept its length alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A reply in its place: one row for each (comparison, run, arm, item, choice, repeat)."""
+    """A reply in its place: one for each (comparison, run, arm, item, choice, repeat)."""
 
     arm: ArmName
     position: int
@@ -130,8 +109,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One metric of one answered item in one arm."""
-
     arm: ArmName
     position: int
     repeat: int
@@ -144,29 +121,26 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreFlip:
-    """A score that differs between the arms."""
-
     position: int
     repeat: int
+    task: str
+    kind: RequestKind
     metric: str
     baseline: float
     candidate: float
 
 
 class Change(StrEnum):
-    """How the candidate's score of an item stands to the baseline's, by its task's deciding metric."""
+    """The candidate's score of an item against the baseline's, by its task's deciding metric."""
 
     SAME = "same"
     GAIN = "gain"
     LOSS = "loss"
     UNKNOWN = "unknown"
-    """A score is missing in an arm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One item and repeat."""
-
     position: int
     repeat: int
     task: str
@@ -178,16 +152,14 @@ class Outcome:
     different_text: bool
     """Whether both arms answered, and not with the same bytes. Always False for log-likelihoods."""
     length: int
-    """Characters of the longer answer; 0 for log-likelihoods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFilter:
-    """Which items a page shows; every condition that is set must hold."""
+    """Conditions that must all hold; None sets none."""
 
     task: str | None = None
     flipped: bool | None = None
-    """True: gains and losses."""
     change: Change | None = None
     missing: bool | None = None
     different_text: bool | None = None
@@ -196,11 +168,10 @@ class OutcomeFilter:
 
 
 LONGEST_CLUSTER = 64
-"""Characters of a document field that is its own cluster name; longer ones are hashed."""
 
 
 def cluster_of(doc: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """What items of one cluster share: the field's text where it is one short field, else a hash of all of them."""
+    """Name the cluster of a document: the text of one short field, else a hash of all fields."""
     if not fields:
         return ""
     values = [str(doc[name]) for name in fields]
@@ -226,9 +197,7 @@ RESERVED = {
 """Generation settings that would change what is asked or how it is read, and what to do instead."""
 
 LM_EVAL_SETTINGS = frozenset({"until", "max_gen_toks", "max_new_tokens", "do_sample"})
-"""lm-eval's own names: they are sent under others, or not at all."""
 SENT_SETTINGS = frozenset({"max_tokens", "temperature", "stop"})
-"""What is always sent, or made of lm-eval's names."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -271,25 +240,21 @@ ENGINE_SETTINGS = {
     ),
     "TGI": _names("repetition_penalty"),
 }
-"""Settings beside OpenAI's, by the kind of engine that takes them."""
 KNOWN_SETTINGS = LM_EVAL_SETTINGS | OPENAI_SETTINGS | frozenset().union(*ENGINE_SETTINGS.values())
 
 
 def n_requests(items: Iterable[Item], sampling: SamplingPlan) -> int:
-    """Requests that one arm gets for these items."""
+    """Count the requests that one arm gets for these items."""
     return sum(len(item.requests) for item in items) * sampling.repeats
 
 
 def generations(items: Iterable[Item]) -> Iterator[Item]:
-    """The items that a noise floor is about: a log-likelihood draws no text."""
+    """Yield the items that a noise floor is about: a log-likelihood draws no text."""
     return (item for item in items if item.kind is RequestKind.GENERATION)
 
 
 def check_gen_kwargs(gen_kwargs: Mapping[str, Any], *, allow_extra: bool) -> None:
-    """Raises InvalidValue for settings that are reserved, or that neither lm-eval nor an engine knows.
-
-    `allow_extra` lets unknown ones be sent as they are.
-    """
+    """Raise InvalidValue for reserved settings and, unless `allow_extra`, for those that no engine knows."""
     _check_settings(gen_kwargs)
     for name in gen_kwargs:
         if name not in KNOWN_SETTINGS and not allow_extra:
@@ -307,13 +272,13 @@ def _refused_setting(name: str, what: str, hint: str) -> InvalidValue:
 
 
 def sent_name(name: str) -> str:
-    """The name under which a generation setting is sent; empty where it is not."""
+    """Return the name under which a generation setting is sent; empty where it is not."""
     limits = dict.fromkeys(("max_gen_toks", "max_new_tokens", "max_completion_tokens"), "max_tokens")
     return {"until": "stop", "do_sample": "", **limits}.get(name, name)
 
 
 def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
-    """The request of one generation. `prompt.gen_kwargs` are the resolved settings, overrides applied.
+    """Make the request of one generation from the prompt's resolved settings.
 
     Raises InvalidValue where a setting is reserved, BrokenTask where one is malformed.
     """
@@ -354,7 +319,7 @@ def _stop_strings(until: object) -> list[str]:
 
 
 def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:
-    """The two texts whose token ids a log-likelihood request needs: the context, and context and continuation together.
+    """Split a prompt into the context, and context and continuation together.
 
     As in lm-eval, white space at the end of the context belongs to the continuation. Raises BrokenTask for an empty
     context, which leaves nothing to condition on.
@@ -366,7 +331,7 @@ def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:
 
 
 def loglikelihood_request(*, choice: int, context_ids: Sequence[int], whole_ids: Sequence[int], model: str) -> Request:
-    """The request of one choice, from the token ids (without special tokens) of `loglikelihood_parts`.
+    """Make the request of one choice from the token ids (without special tokens) of `loglikelihood_parts`.
 
     As in lm-eval, what the whole has beyond the context's length is the continuation, even where the tokenizer joins
     characters across the seam. Raises BrokenTask for a context without tokens.

@@ -1,4 +1,4 @@
-"""Logs of an evaluation that somebody else ran: the run's settings, and a row for each scored item."""
+"""Logs of another tool's run: its settings, and a row for each scored item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qualab.model.plan import MetricSpec
 
 
 class LoggedReply(NamedTuple):
-    """One answer as a log has it. What it does not tell is None, or empty."""
+    """One answer in a log; None or empty where the log does not tell."""
 
     text: str | None = None
     loglikelihood: float | None = None
@@ -26,7 +26,6 @@ class LoggedReply(NamedTuple):
 
     @classmethod
     def missing(cls, finish_reason: str = "") -> LoggedReply:
-        """An answer that a log holds as null."""
         status = AnswerStatus.NO_FINAL_ANSWER
         return cls(status=status, error="the log has no answer", finish_reason=finish_reason)
 
@@ -39,11 +38,9 @@ class LoggedRow:
     filter: str = "none"
     doc_id: int | None
     name: str = ""
-    """What the log calls the item; empty where only its document tells which it is."""
     doc: JsonObject
     target: str
     prompts: tuple[Prompt, ...]
-    """Empty where the log does not have them."""
     replies: tuple[LoggedReply, ...]
     has_more_answers: bool = False
     """The scores come from more than `replies`: from several answers to one request, or tool calls."""
@@ -55,14 +52,13 @@ class LoggedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedTask:
-    """A task's settings. Empty, or None, where the log does not tell."""
+    """A task's settings; None or empty where the log does not tell."""
 
     name: str
     version: str = ""
     num_fewshot: int | None = None
     n_available: int | None = None
     n_evaluated: int | None = None
-    """Items behind the run's own aggregates."""
     dataset: str = ""
     config: JsonObject = field(default_factory=dict)
     generation: JsonObject = field(default_factory=dict)
@@ -73,11 +69,8 @@ class LoggedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
-    """One run of an evaluation tool."""
-
     format: str
     name: str
-    """Tells it from the other runs of its folder."""
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file with rows of this arm alone, by its absolute path."""
     others: int = 0
@@ -91,7 +84,6 @@ class LoggedRun:
     settings: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, LoggedTask] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tasks (not groups) of each group."""
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The run's own aggregates: by task or group, then by "metric,filter"."""
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
@@ -101,13 +93,13 @@ class LoggedRun:
     """As "ID/baseline": which run of which comparison this is."""
 
     def task(self, name: str) -> LoggedTask:
-        """A task's settings; empty ones where the log has none."""
+        """Empty settings where the log has none."""
         return self.tasks.get(name) or LoggedTask(name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """One run, open to be read: what every format's reader gives."""
+    """One run, open to be read."""
 
     run: LoggedRun
     rows: Callable[[], Iterator[LoggedRow]]

@@ -20,14 +20,12 @@ class RequestKind(StrEnum):
 
 
 class Api(StrEnum):
-    """Which OpenAI-compatible route a request goes to."""
-
     COMPLETIONS = "completions"
     CHAT = "chat"
 
 
 class AnswerStatus(StrEnum):
-    """How a request ended. Whatever is neither OK nor TRUNCATED is missing, never wrong by default."""
+    """Status of a request. Whatever is neither OK nor TRUNCATED is missing, never wrong by default."""
 
     OK = "ok"
     TRUNCATED = "truncated"
@@ -40,12 +38,11 @@ class AnswerStatus(StrEnum):
 
     @property
     def is_answer(self) -> bool:
-        """Whether there is a text (or a log-likelihood) to score."""
         return self in (AnswerStatus.OK, AnswerStatus.TRUNCATED)
 
     @property
     def is_failure(self) -> bool:
-        """Whether the endpoint or the way to it failed, so that asking again may help."""
+        """True where asking again may help."""
         return self in (
             AnswerStatus.BAD_BODY,
             AnswerStatus.HTTP_ERROR,
@@ -55,11 +52,8 @@ class AnswerStatus(StrEnum):
 
 
 class LeakKind(StrEnum):
-    """What an answer holds that it should not, or lacks."""
-
     STOP_STRING = "stop_string"
     SPECIAL_TOKEN = "special_token"
-    """A control token written out, as <|im_end|>."""
     BROKEN_CHARACTER = "broken_character"
     """U+FFFD, as where the bytes of a character were torn apart."""
     CUT_SHORT = "cut_short"
@@ -68,26 +62,21 @@ class LeakKind(StrEnum):
 
 
 class ComparisonStatus(StrEnum):
-    """Where a comparison stands, from its request to its end."""
-
     QUEUED = "queued"
     PLANNED = "planned"
-    """Stored by a command, and nothing asked yet."""
     RUNNING = "running"
     ANSWERED = "answered"
-    """Every request came back; scoring and analysing."""
     INTERRUPTED = "interrupted"
     """A command was ended. It can be resumed, as everything below but FINISHED."""
     STOPPED = "stopped"
     """Too many requests failed, or the arms cannot be compared any more."""
     FAILED = "failed"
-    """Something kept a worker from running it."""
     CANCELLED = "cancelled"
     FINISHED = "finished"
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more comes, unless somebody resumes it."""
+        """True where nothing more comes, unless somebody resumes it."""
         return self not in UNDER_WAY
 
 
@@ -95,8 +84,6 @@ UNDER_WAY = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus
 
 
 class Verdict(StrEnum):
-    """What a metric, or a comparison, came to."""
-
     EQUIVALENT = "EQUIVALENT"
     NON_INFERIOR = "NON_INFERIOR"
     REGRESSION = "REGRESSION"
@@ -107,17 +94,11 @@ class Verdict(StrEnum):
 
 
 class Objective(StrEnum):
-    """What a plan sets out to prove of every primary metric."""
-
     EQUIVALENCE = "equivalence"
-    """The difference lies inside ±margin."""
     NON_INFERIORITY = "non_inferiority"
-    """No more than the margin is lost."""
 
 
 class LookDecision(StrEnum):
-    """What a look at the answers so far decides, of one metric or of a whole run."""
-
     CONTINUE = "continue"
     PROVEN = "proven"
     IMPROVEMENT = "improvement"
@@ -125,24 +106,19 @@ class LookDecision(StrEnum):
 
 
 class MetricKind(StrEnum):
-    """How a metric comes from its items' scores, which decides how it may be tested."""
+    """How a metric aggregates its items' scores, which decides how it may be tested."""
 
     BINARY_MEAN = "binary_mean"
     MEAN = "mean"
     LIST_MEAN = "list_mean"
     """The mean over all entries of the items' lists of 0/1 (IFEval's instruction level)."""
     MACRO_F1 = "macro_f1"
-    """Macro-averaged F1 of the items' (target, prediction) pairs."""
     GROUP_MEAN = "group_mean"
-    """A size-weighted mean of other metrics' values."""
     OTHER = "other"
 
 
 class EvidenceKind(StrEnum):
-    """Which analysis a metric got."""
-
     COUNTS = "counts"
-    """0/1 scores of independent items: gains and losses."""
     CLUSTERS = "clusters"
     """0/1 scores in clusters: items that share a passage, entries of one list, repeats of one item."""
     SCORES = "scores"
@@ -150,7 +126,7 @@ class EvidenceKind(StrEnum):
 
 
 class MissingPolicy(StrEnum):
-    """How answers that are missing enter. Decided before the run: all four must agree on "equivalent"."""
+    """Ways to count missing answers. All four must agree on "equivalent"."""
 
     COMPLETE = "complete pairs"
     WRONG = "missing counted as wrong"
@@ -164,8 +140,6 @@ class Language(StrEnum):
 
 
 class ReportFormat(StrEnum):
-    """How a report is drawn."""
-
     PDF = "pdf"
     HTML = "html"
     MARKDOWN = "md"

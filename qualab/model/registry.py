@@ -39,10 +39,8 @@ class Token:
     """A bearer token, stored as a hash: its secret is random and long, so that a plain SHA-256 hides it."""
 
     id: str
-    """Public; the part of the token before the dot."""
     name: str
     digest: bytes
-    """SHA-256 of the secret, 32 bytes."""
     scope: Scope
     created_at: datetime
     expires_at: datetime | None
@@ -60,7 +58,6 @@ class AuditEntry:
     who: str
     """A token's name, "loopback", or "user@host" at a command line."""
     action: str
-    """As "comparison.create", "comparison.delete", "token.revoke"."""
     subject: str
     details: dict[str, str] = field(default_factory=dict)
 
@@ -71,7 +68,7 @@ STALE_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """Heartbeats: how often a runner sends one, and after how long a silence it is given up."""
+    """How often a runner sends a heartbeat, and the silence after which it is given up."""
 
     every_s: float = 5.0
     stale_after_s: float = STALE_AFTER_S
@@ -79,7 +76,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to run, as a runner ("host:pid:nonce") holds it."""
+    """A right to run, held by a runner ("host:pid:nonce")."""
 
     runner: str
     since: datetime
@@ -99,7 +96,6 @@ class ComparisonSummary:
     label: str
     model: str
     suite: str
-    """Empty while there is no plan; so is the hash."""
     plan_hash: str
     n_items: int
     created_at: datetime
@@ -111,7 +107,6 @@ class ComparisonSummary:
     """Who asked the service for it; empty at a command line."""
     version: int = 1
     error: Mapping[str, str] = field(default_factory=dict)
-    """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
     """Items that were asked where a look ended the run; None where all are."""
     experiment: JsonObject | None = None
@@ -125,7 +120,7 @@ class ComparisonSummary:
 
     @property
     def is_requested(self) -> bool:
-        """True where the service was asked for it: workers run it."""
+        """True where workers of the service run it."""
         return bool(self.created_by)
 
 
@@ -148,7 +143,6 @@ VERDICTS = (
     Verdict.NON_INFERIOR,
     Verdict.EQUIVALENT,
 )
-"""In the order of a list by verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +151,6 @@ class Page(Generic[T]):
 
     entries: tuple[T, ...]
     next_cursor: str | None
-    """Opaque; None where this page is the last."""
 
 
 def page_of(rows: Sequence[R], limit: int, cursor_of: Callable[[R], str], convert: Callable[[R], T]) -> Page[T]:
@@ -196,19 +189,19 @@ def decode_cursor(cursor: str, name: str, *kinds: type[int] | type[str]) -> tupl
 
 
 def not_found(comparison_id: str) -> ComparisonNotFound:
-    """For an id that no comparison has or begins with."""
+    """Refuse an id that no comparison has or begins with."""
     return ComparisonNotFound(f"There is no comparison '{comparison_id}'", hint="`qualab list` shows what there is")
 
 
 def signed_off(comparison_id: str) -> ComparisonSignedOff:
-    """For the deletion, or another run, of a comparison that somebody accepted."""
+    """Refuse to delete, or run again, a comparison that somebody accepted."""
     return ComparisonSignedOff(
         f"comparison {comparison_id} is signed off, and kept as it is", hint="start another comparison"
     )
 
 
 def busy(comparison_id: str, holder: Claim | None) -> ComparisonBusy:
-    """For a runner that may not run, because of the holder of the claim, or because it has lost its own."""
+    """Refuse a runner that may not run, or that has lost its claim."""
     if holder is None:
         return ComparisonBusy(f"comparison {comparison_id} was taken over by another runner, which has ended")
     return ComparisonBusy(
@@ -221,11 +214,10 @@ def busy(comparison_id: str, holder: Claim | None) -> ComparisonBusy:
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Address = tuple[str, int | None, str]
-"""Host, port and path of an endpoint."""
 
 
 def address_of(url: str) -> Address:
-    """Tell endpoints apart as they are written: no name is looked up, but localhost has one spelling."""
+    """Split a URL to tell endpoints apart as they are written; localhost has one spelling."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return "localhost" if host in _LOOPBACK else host, port, parts.path.rstrip("/").removesuffix("/v1")

@@ -37,15 +37,14 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     changed = list(store.flips(comparison.id, metrics={key for _, key in owners}))
     if not changed and next(iter(store.scores(comparison.id)), None) is None:
         return None
-    heads = {head.position: head for head in store.heads(comparison.id, positions={one.position for one in changed})}
     flips: list[tuple[float, int, ScoreFlip, str]] = []
     for one in changed:
-        if spec := owners.get((heads[one.position].task, one.metric)):
+        if spec := owners.get((one.task, one.metric)):
             gain = (one.candidate - one.baseline) * (1.0 if spec.higher_is_better else -1.0)
             flips.append((gain, one.position, one, spec.id))
     losses = [flip for flip in flips if flip[0] < 0.0]
     worst = sorted(losses or flips, key=lambda flip: flip[:2])
-    generated = [flip for flip in worst if heads[flip[1]].kind is RequestKind.GENERATION]
+    generated = [flip for flip in worst if flip[2].kind is RequestKind.GENERATION]
     by_metric = ([flip[2] for flip in generated if flip[3] == spec.id] for spec in plan.primaries)
     shown: dict[int, ScoreFlip] = {}
     for one in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once

@@ -19,7 +19,7 @@ from qualab.errors import ComparisonNotFound, NotYet, StoreError
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
-from qualab.model.names import ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
 from qualab.model.registry import ComparisonSummary, Page
 from qualab.service.context import Context
 
@@ -102,7 +102,8 @@ class Follower:
         if summary.plan_hash:
             if self._n_requests is None:
                 self._n_requests = store.get(self._id).plan.sampling.repeats * store.n_requests(self._id)
-            unanswered = store.n_unanswered(self._id)  # before the others, of which they are a part
+            lost = [status for status in AnswerStatus if not status.is_answer]
+            unanswered = store.n_answered(self._id, lost)  # before the others, of which they are a part
             came_back = store.n_answered(self._id)
         is_prepared = summary.status is not ComparisonStatus.RUNNING or summary.started_at is not None
         phase = summary.status if is_prepared else ComparisonStatus.PLANNED

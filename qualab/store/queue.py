@@ -1,4 +1,4 @@
-"""Who runs which comparison: claims, the queue, workers. The queue is the rows of `comparison` that are QUEUED."""
+"""Decides who runs which comparison. The queue is the rows of `comparison` that are QUEUED."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ FORGOTTEN_AFTER = timedelta(days=1)
 """How long a worker's row stays after its last heartbeat."""
 _LOCK = 7_105_314
 """PostgreSQL's advisory lock that claims are taken under; an arbitrary number. SQLite has one writer anyway."""
+Addresses = set[Address]
 _C = comparison.c
 _QUEUED, _RUNNING, _CANCELLED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.CANCELLED
 _IN_HAND = tuple(status for status in UNDER_WAY if status is not _QUEUED)
-_CLAIM = ("runner", "claimed_at", "heartbeat_at")
-_READ = ("key", "id", "status", "version", *_CLAIM, "baseline_url", "candidate_url", "is_exclusive", "created_by")
-_ENTRIES: Select[Any] = select(
-    *(_C[name] for name in (*_READ, "created_at", "started_at", "takeovers", "takeover_answers"))
-)
-_FREE: dict[str, Any] = dict.fromkeys(_CLAIM)
+_LONG = ("local", "request", "plan")
+_ENTRIES: Select[Any] = select(*(column for column in _C if column.name not in _LONG))
+_FREE: dict[str, Any] = dict.fromkeys(("runner", "claimed_at", "heartbeat_at"))
 
 
 class Queue(Sessions):
@@ -51,26 +49,25 @@ class Queue(Sessions):
         with self._deciding() as connection:
             own = connection.execute(_ENTRIES.where(_C.key == key_of(connection, comparison_id))).one()
             is_own = own.runner == runner
-            if own.runner is not None and not is_own and _lives(own, now, stale_after_s):
-                raise busy(comparison_id, _claim_of(own))
-            if not is_own:
-                urls = (own.baseline_url, own.candidate_url)
-                _check_endpoints(connection, urls, runner, now, stale_after_s, is_exclusive=own.is_exclusive)
             values: dict[str, Any] = {"runner": runner, "claimed_at": now, "heartbeat_at": now}
-            if not is_own and own.status in (_QUEUED, ComparisonStatus.FAILED, _CANCELLED):
-                values |= {"status": ComparisonStatus.INTERRUPTED, "error": {}}  # no worker takes it any more
+            if not is_own:
+                if own.runner is not None and _lives(own, now, stale_after_s):
+                    raise busy(comparison_id, _claim_of(own))
+                _check_endpoints(connection, _addresses(own), runner, now, stale_after_s, is_exclusive=own.is_exclusive)
+                if own.status in (_QUEUED, ComparisonStatus.FAILED, _CANCELLED):
+                    values |= {"status": ComparisonStatus.INTERRUPTED, "error": {}}  # no worker takes it any more
             unchanged = _change(**values).where(_C.key == own.key, _C.version == own.version)
             if not connection.execute(unchanged).rowcount:
                 raise changed(comparison_id)
             return not is_own
 
     def check_endpoints(self, urls: Iterable[str], *, runner: str, now: datetime, stale_after_s: float) -> None:
-        """Raises ComparisonBusy where a comparison that another runs uses one of these endpoints."""
+        """Raise ComparisonBusy where a comparison that another runs uses one of these endpoints."""
         with self.reading() as connection:
-            _check_endpoints(connection, urls, runner, now, stale_after_s)
+            _check_endpoints(connection, set(map(address_of, urls)), runner, now, stale_after_s, is_exclusive=False)
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
-        """Raises ComparisonBusy when another runner has taken over, or had."""
+        """Send a runner's heartbeat. Raises ComparisonBusy when another has taken over, or had."""
         with self.writing_to(comparison_id) as (connection, key):
             mine = update(comparison).where(_C.key == key, _C.runner == runner)
             if not connection.execute(mine.values(heartbeat_at=now)).rowcount:
@@ -83,7 +80,7 @@ class Queue(Sessions):
             connection.execute(update(comparison).where(_C.key == key, _C.runner == runner).values(_FREE))
 
     def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
-        """The claims of living runners, by the id of the comparison; nothing is claimed."""
+        """Map comparisons to the claims of their living runners."""
         query = _ENTRIES.where(_C.runner.is_not(None), _C.id.in_(comparison_ids))
         with self.reading() as connection:
             return {row.id: _claim_of(row) for row in connection.execute(query) if _lives(row, now, stale_after_s)}
@@ -96,32 +93,17 @@ class Queue(Sessions):
         request: JsonObject,
         *,
         entry: AuditEntry,
-        baseline: str,
-        candidate: str,
-        model: str,
-        label: str = "",
-        is_exclusive: bool = False,
         key: str = "",
         body_hash: str = "",
+        **columns: str | bool,
     ) -> str:
         """Queue a comparison, and return its id; with an idempotency key that was used before, that comparison's.
 
-        `entry` tells who asks, and when. Raises KeyReused where the key came with another body, or from another token.
+        `entry` tells who asks, and when; `columns` are baseline_url, candidate_url, model, label, is_exclusive.
+        Raises KeyReused where the key came with another body, or from another token.
         """
-        row = {
-            "id": comparison_id,
-            "request": request,
-            "status": _QUEUED,
-            "created_at": entry.at,
-            "created_by": entry.who,
-            "baseline_url": baseline,
-            "candidate_url": candidate,
-            "model": model,
-            "label": label,
-            "is_exclusive": is_exclusive,
-            "idempotency_key": key or None,
-            "body_hash": body_hash,
-        }
+        row: dict[str, Any] = {"id": comparison_id, "request": request, "status": _QUEUED, **columns}
+        row |= {"created_at": entry.at, "created_by": entry.who, "idempotency_key": key or None, "body_hash": body_hash}
         with self.writing() as connection:
             if key and (known := _submitted_with(connection, key, body_hash, entry.who)):
                 return known
@@ -134,13 +116,13 @@ class Queue(Sessions):
         return comparison_id
 
     def request(self, comparison_id: str) -> JsonObject | None:
-        """What the service was asked for; None for a comparison of the command line. Raises ComparisonNotFound."""
+        """Read the service's request; None for a comparison of the command line. Raises ComparisonNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
             request: JsonObject | None = connection.scalar(select(_C.request).where(_C.key == key))
             return request
 
     def cancel(self, comparison_id: str, *, entry: AuditEntry, version: int) -> None:
-        """A worker that has it lets go of it. Raises ComparisonNotFound, VersionConflict."""
+        """Cancel a comparison; its worker lets go of it. Raises ComparisonNotFound, VersionConflict."""
         with self._changing(comparison_id, entry, version) as (connection, key):
             connection.execute(_change(status=_CANCELLED).where(_C.key == key))
 
@@ -149,16 +131,9 @@ class Queue(Sessions):
 
         Raises ComparisonNotFound, VersionConflict.
         """
-        again: dict[str, Any] = {
-            "status": _QUEUED,
-            "verdict": None,
-            "finished_at": None,
-            "stop_reason": "",
-            "error": {},
-            "takeovers": 0,
-        }
+        again = _change(status=_QUEUED, verdict=None, finished_at=None, stop_reason="", error={}, takeovers=0)
         with self._changing(comparison_id, entry, version) as (connection, key):
-            connection.execute(_change(**again).where(_C.key == key))
+            connection.execute(again.where(_C.key == key))
             if drop_failures_from is not None:
                 drop_failures(connection, key, drop_failures_from)
 
@@ -186,7 +161,10 @@ class Queue(Sessions):
                 takeovers = row.takeovers + 1 if n_answers == row.takeover_answers else 0
                 values |= {"takeovers": takeovers, "takeover_answers": n_answers}
                 if takeovers > MOST_TAKEOVERS:
-                    values = {"status": ComparisonStatus.FAILED, "takeovers": 0, **_FREE, **_lost(row, takeovers)}
+                    lost = _workers_lost(row, takeovers)
+                    error = {"code": lost.code, "message": lost.message, "hint": lost.hint}
+                    values = {"status": ComparisonStatus.FAILED, "takeovers": 0, "error": error, **_FREE}
+                    values |= {"stop_reason": lost.message}
             # it may be cancelled at this moment
             unchanged = _change(**values).where(_C.key == row.key, _C.version == row.version)
             is_taken = connection.execute(unchanged).rowcount and values["status"] is _RUNNING
@@ -222,18 +200,18 @@ class Queue(Sessions):
                 connection.execute(insert(worker), {"runner": runner, "since": now, "heartbeat_at": now})
 
     def drop_worker(self, runner: str) -> None:
-        """A worker has ended."""
+        """Forget a worker, which has ended."""
         with self.writing() as connection:
             connection.execute(delete(worker).where(worker.c.runner == runner))
 
     def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
-        """Runners of the living workers, the oldest first."""
+        """List the runners of living workers, the oldest first."""
         query = select(worker).order_by(worker.c.since, worker.c.runner)
         with self.reading() as connection:
             return [row.runner for row in connection.execute(query) if _lives(row, now, stale_after_s)]
 
     def now(self) -> datetime:
-        """The time of the database's machine, which all that share it can go by: a file is on this one."""
+        """Tell the time of the database's machine, which all that share it can go by: a file is on this one."""
         with self.reading() as connection:
             if connection.dialect.name != "postgresql":
                 return datetime.now(UTC)
@@ -250,7 +228,7 @@ class Queue(Sessions):
 
     @contextmanager
     def _changing(self, comparison_id: str, entry: AuditEntry, version: int) -> Iterator[tuple[Connection, int]]:
-        """Begin a change of what is as it was read. Raises ComparisonNotFound, VersionConflict."""
+        """Begin a change of a comparison at `version`. Raises ComparisonNotFound, VersionConflict."""
         with self.writing() as connection:
             query = select(_C.key, _C.version).where(_C.id == comparison_id).with_for_update()
             row = connection.execute(query).one_or_none()
@@ -263,12 +241,12 @@ class Queue(Sessions):
 
 
 def changed(comparison_id: str) -> VersionConflict:
-    """For a change of something that has changed since it was read."""
+    """Refuse a change of something that has changed since it was read."""
     return VersionConflict(f"Comparison {comparison_id} has changed since it was read", hint="Read it again")
 
 
 def check_deletable(connection: Connection, comparison_id: str, *, now: datetime, stale_after_s: float) -> None:
-    """Raises ComparisonBusy for what waits for a worker, or is being run."""
+    """Raise ComparisonBusy for what waits for a worker, or is being run."""
     row = connection.execute(_ENTRIES.where(_C.id == comparison_id)).one()
     if row.created_by and row.status in UNDER_WAY:
         raise ComparisonBusy(f"Comparison {comparison_id} is {row.status.value}", hint="Cancel it first")
@@ -277,7 +255,7 @@ def check_deletable(connection: Connection, comparison_id: str, *, now: datetime
 
 
 def drop_failures(connection: Connection, key: int, from_position: int) -> int:
-    """Delete answers that are failures of the endpoint, and return how many; of the noise floor all."""
+    """Delete answers that are failures of the endpoint, the noise floor's at any position; return how many."""
     c = answer.c
     failed = c.status.in_([status for status in AnswerStatus if status.is_failure])
     late_or_noise = (c.position >= from_position) | (c.run > 0)
@@ -285,7 +263,6 @@ def drop_failures(connection: Connection, key: int, from_position: int) -> int:
 
 
 def _submitted_with(connection: Connection, key: str, body_hash: str, who: str) -> str | None:
-    """Raises KeyReused where another request was."""
     query = select(_C.id, _C.body_hash, _C.created_by).where(_C.idempotency_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -299,25 +276,22 @@ def _change(**values: Any) -> Update:
     return update(comparison).values(version=_C.version + 1, **values)
 
 
-def _lost(row: Row[Any], takeovers: int) -> dict[str, Any]:
-    error = WorkersLost(
+def _workers_lost(row: Row[Any], takeovers: int) -> WorkersLost:
+    return WorkersLost(
         f"One worker after another was lost while it ran this, {takeovers} in a row without one more answer, "
         f"the last one {row.runner}",
         hint=f"Look into the workers' logs (killed for memory?), then POST /v1/comparisons/{row.id}/resume",
     )
-    document = {"code": error.code, "message": error.message, "hint": error.hint}
-    return {"error": document, "stop_reason": error.message}
 
 
 def _next(connection: Connection, runner: str, now: datetime, stale_after_s: float) -> Row[Any] | None:
-    """The comparison that `runner`, which has none, is to run next."""
+    """Find the comparison that `runner`, which has none, is to run next."""
     is_open = or_(_C.runner.is_not(None), _C.status == _QUEUED, (_C.created_by != "") & _C.status.in_(_IN_HAND))
     rows = connection.execute(_ENTRIES.where(is_open)).all()
     in_use = [row for row in rows if row.runner not in (None, runner) and _lives(row, now, stale_after_s)]
     waiting = [row for row in rows if row.created_by and row.status in UNDER_WAY and row not in in_use]
-    for row in sorted(
-        waiting, key=lambda one: (one.status is _QUEUED, one.started_at is None, one.created_at, one.key)
-    ):
+    waiting.sort(key=lambda row: (row.status is _QUEUED, row.started_at is None, row.created_at, row.key))
+    for row in waiting:
         if not any(_disturb(_addresses(row), row.is_exclusive, other) for other in in_use):
             return row
         in_use.append(row)
@@ -326,15 +300,13 @@ def _next(connection: Connection, runner: str, now: datetime, stale_after_s: flo
 
 def _check_endpoints(
     connection: Connection,
-    urls: Iterable[str],
+    addresses: Addresses,
     runner: str,
     now: datetime,
     stale_after_s: float,
     *,
-    is_exclusive: bool = False,
+    is_exclusive: bool,
 ) -> None:
-    """Raises ComparisonBusy where a comparison that another runs uses one of these endpoints."""
-    addresses = set(map(address_of, urls))
     for row in connection.execute(_ENTRIES.where(_C.runner.is_not(None), _C.runner != runner)):
         if _disturb(addresses, is_exclusive, row) and _lives(row, now, stale_after_s):
             raise ComparisonBusy(
@@ -345,14 +317,14 @@ def _check_endpoints(
             )
 
 
-def _disturb(addresses: set[Address], is_exclusive: bool, other: Row[Any]) -> bool:
+def _disturb(addresses: Addresses, is_exclusive: bool, other: Row[Any]) -> bool:
     """Check whether a comparison of these endpoints must wait for another."""
     used = _addresses(other)
     is_same_host = not {host for host, *_ in addresses}.isdisjoint(host for host, *_ in used)
     return bool(addresses & used) or (is_same_host and (is_exclusive or other.is_exclusive))
 
 
-def _addresses(row: Row[Any]) -> set[Address]:
+def _addresses(row: Row[Any]) -> Addresses:
     return {address_of(url) for url in (row.baseline_url, row.candidate_url) if url}
 
 

@@ -16,7 +16,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -25,7 +24,7 @@ from sqlalchemy import (
 )
 
 from qualab.errors import ItemNotFound, StoreError, TokenNotFound
-from qualab.model.canonical import plain
+from qualab.model.canonical import adapter, plain
 from qualab.model.comparison import SignOff
 from qualab.model.items import Answer, Change, Item, Outcome, OutcomeFilter, Score
 from qualab.model.ports import ComparisonFilter
@@ -43,14 +42,14 @@ from qualab.model.registry import (
     page_of,
     signed_off,
 )
-from qualab.store.engine import Sessions, take_turn
+from qualab.store.engine import Sessions
 from qualab.store.queue import changed, check_deletable
 from qualab.store.rows import (
     SCORE_ORDER,
     SCORES,
-    adapter,
     add_entry,
     answer_of,
+    append,
     conditions_of,
     fields_of,
     insert_new,
@@ -230,14 +229,10 @@ class Registry(Sessions):
 
     def sign_off(self, value: SignOff, *, entry: AuditEntry) -> None:
         """Add a sign-off. Raises ComparisonNotFound."""
-        c = signoff.c
+        row = fields_of(value) | {"obstacles": list(map(plain, value.obstacles))}
+        del row["comparison_id"]
         with self.writing_to(value.comparison_id) as (connection, key):
-            take_turn(connection, key)
-            last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
-            obstacles = list(map(plain, value.obstacles))
-            row = fields_of(value) | {"comparison_key": key, "number": last + 1, "obstacles": obstacles}
-            del row["comparison_id"]
-            connection.execute(insert(signoff), row)
+            append(connection, signoff, key, row)
             add_entry(connection, entry)
 
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:

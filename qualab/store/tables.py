@@ -8,30 +8,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
+import sqlalchemy as sa
 import zstandard
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Computed,
-    DateTime,
-    Dialect,
-    Double,
-    Enum,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    text,
-)
 from sqlalchemy.types import TypeEngine
 
 from qualab.errors import StoreError
@@ -44,67 +22,67 @@ from qualab.model.wording import storable_text, valid_text
 E = TypeVar("E", bound=StrEnum)
 
 
-class PlainText(TypeDecorator[str]):
+class PlainText(sa.TypeDecorator[str]):
     """Text of people and programs. U+FFFD takes the place of NUL, which PostgreSQL cannot hold."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, _: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, _: sa.Dialect) -> str | None:
         return None if value is None else storable_text(value)
 
 
-class ExactText(TypeDecorator[str]):
+class ExactText(sa.TypeDecorator[str]):
     """Text of a model, which comes back as it was: NUL is stored as "␀0", and ␀ (U+2400) as "␀␀"."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, _: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, _: sa.Dialect) -> str | None:
         return None if value is None else valid_text(value).replace("␀", "␀␀").replace("\0", "␀0")
 
-    def process_result_value(self, value: str | None, _: Dialect) -> str | None:
+    def process_result_value(self, value: str | None, _: sa.Dialect) -> str | None:
         if value is None or "␀" not in value:
             return value
         return re.sub("␀(.)", lambda match: "\0" if match[1] == "0" else match[1], value)
 
 
-class JsonText(TypeDecorator[Any]):
+class JsonText(sa.TypeDecorator[Any]):
     """JSON as text: PostgreSQL's own types refuse NaN, which documents of tasks may hold."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, _: Dialect) -> str | None:
+    def process_bind_param(self, value: Any, _: sa.Dialect) -> str | None:
         return None if value is None else to_json(value)
 
-    def process_result_value(self, value: str | None, _: Dialect) -> Any:
+    def process_result_value(self, value: str | None, _: sa.Dialect) -> Any:
         return None if value is None else json.loads(value)
 
 
-class CompressedJson(TypeDecorator[Any]):
+class CompressedJson(sa.TypeDecorator[Any]):
     """zstd of JSON, for prompts that repeat each other."""
 
-    impl = LargeBinary
+    impl = sa.LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: Any, _: Dialect) -> bytes:
+    def process_bind_param(self, value: Any, _: sa.Dialect) -> bytes:
         return zstandard.compress(to_json(value).encode())
 
-    def process_result_value(self, value: bytes | None, _: Dialect) -> Any:
+    def process_result_value(self, value: bytes | None, _: sa.Dialect) -> Any:
         return None if value is None else json.loads(zstandard.decompress(value))
 
 
-class UtcTime(TypeDecorator[datetime]):
+class UtcTime(sa.TypeDecorator[datetime]):
     """Aware UTC: PostgreSQL's timestamptz, in SQLite ISO text, whose order is that of the times."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else DateTime(timezone=True))
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.DateTime(timezone=True))
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | str | None:
         if value is None:
             return None
         if value.tzinfo is None:
@@ -112,15 +90,15 @@ class UtcTime(TypeDecorator[datetime]):
         moment = value.astimezone(UTC)
         return moment.isoformat(timespec="microseconds") if dialect.name == "sqlite" else moment
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         if value is None:
             return None
         return datetime.fromisoformat(value) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
-def vocabulary(enum: type[E], column: str) -> Enum:
+def vocabulary(enum: type[E], column: str) -> sa.Enum:
     """Text with a CHECK that holds it to the enum's values."""
-    return Enum(
+    return sa.Enum(
         enum,
         name=column,
         native_enum=False,
@@ -139,10 +117,10 @@ def to_json(value: Any, *, of: str = "a record") -> str:
     return plain if valid_text(plain) == plain else json.dumps(value, separators=(",", ":"))
 
 
-BYTEWISE = PlainText().with_variant(Text(collation="C"), "postgresql")
+BYTEWISE = PlainText().with_variant(sa.Text(collation="C"), "postgresql")
 """Sorted by code point in both databases."""
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "pk": "%(table_name)s_pk",
         "uq": "%(table_name)s_%(column_0_N_name)s_unique",
@@ -153,16 +131,19 @@ metadata = MetaData(
 )
 
 
-def _comparison_key() -> Column[int]:
-    return Column("comparison_key", Integer, ForeignKey("comparison.key", ondelete="CASCADE"), nullable=False)
+def _required(type_: Any, *names: str, default: Any = None) -> tuple[sa.Column[Any], ...]:
+    return tuple(sa.Column(name, type_, nullable=False, default=default) for name in names)
+
+
+def _comparison_key() -> sa.Column[int]:
+    return sa.Column("comparison_key", sa.Integer, sa.ForeignKey("comparison.key", ondelete="CASCADE"), nullable=False)
 
 
 def _item_key() -> tuple[Any, ...]:
     """Columns that name an item, and their foreign key."""
     return (
-        Column("comparison_key", Integer, nullable=False),
-        Column("position", Integer, nullable=False),
-        ForeignKeyConstraint(
+        *_required(sa.Integer, "comparison_key", "position"),
+        sa.ForeignKeyConstraint(
             ["comparison_key", "position"], ["item.comparison_key", "item.position"], ondelete="CASCADE"
         ),
     )
@@ -170,56 +151,44 @@ def _item_key() -> tuple[Any, ...]:
 
 _RANKS = " ".join(f"WHEN '{verdict}' THEN {rank}" for rank, verdict in enumerate(VERDICTS))
 
-comparison = Table(
+comparison = sa.Table(
     "comparison",
     metadata,
-    Column("key", Integer, primary_key=True),
-    Column("id", PlainText, nullable=False, unique=True),
-    Column("status", vocabulary(ComparisonStatus, "status"), nullable=False),
-    Column("version", Integer, nullable=False, default=1),
-    Column("label", PlainText, nullable=False),
-    Column("model", PlainText, nullable=False),
-    Column("baseline_url", PlainText, nullable=False),
-    Column("candidate_url", PlainText, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("started_at", UtcTime),
-    Column("finished_at", UtcTime),
-    Column("verdict", vocabulary(Verdict, "verdict")),
-    Column("verdict_rank", Integer, Computed(f"CASE verdict {_RANKS} ELSE {len(VERDICTS)} END", persisted=True)),
-    Column("stop_reason", PlainText, nullable=False, default=""),
-    Column("duplicates", BigInteger, nullable=False, default=0),
-    Column("plan_hash", PlainText, nullable=False, default=""),
-    Column("suite", PlainText, nullable=False, default=""),
-    Column("n_items", Integer, nullable=False, default=0),
+    sa.Column("key", sa.Integer, primary_key=True),
+    sa.Column("id", PlainText, nullable=False, unique=True),
+    sa.Column("status", vocabulary(ComparisonStatus, "status"), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, default=1),
+    *_required(PlainText, "label", "model", "baseline_url", "candidate_url", default=""),
+    *_required(PlainText, "suite", "plan_hash", "stop_reason", "created_by", "body_hash", default=""),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("started_at", UtcTime),
+    sa.Column("finished_at", UtcTime),
+    sa.Column("verdict", vocabulary(Verdict, "verdict")),
+    sa.Column(
+        "verdict_rank", sa.Integer, sa.Computed(f"CASE verdict {_RANKS} ELSE {len(VERDICTS)} END", persisted=True)
+    ),
+    *_required(sa.Integer, "n_items", "duplicates", "takeovers", "takeover_answers", default=0),
     # who runs it
-    Column("runner", PlainText),
-    Column("claimed_at", UtcTime),
-    Column("heartbeat_at", UtcTime),
+    sa.Column("runner", PlainText),
+    sa.Column("claimed_at", UtcTime),
+    sa.Column("heartbeat_at", UtcTime),
     # what the service was asked for
-    Column("created_by", PlainText, nullable=False, default=""),
-    Column("is_exclusive", Boolean, nullable=False, default=False),
-    Column("idempotency_key", PlainText, unique=True),
-    Column("body_hash", PlainText, nullable=False, default=""),
-    Column("error", JsonText, nullable=False, default=dict),
-    Column("takeovers", Integer, nullable=False, default=0),
-    Column("takeover_answers", Integer, nullable=False, default=0),
+    sa.Column("is_exclusive", sa.Boolean, nullable=False, default=False),
+    sa.Column("idempotency_key", PlainText, unique=True),
+    sa.Column("error", JsonText, nullable=False, default=dict),
     # what is long stands last: a list does not read it
-    Column("local", JsonText, nullable=False, default=dict),
-    Column("request", JsonText),
-    Column("plan", PlainText, nullable=False, default=""),
-    CheckConstraint("id <> ''", name="id"),
-    CheckConstraint("version >= 1", name="version"),
-    CheckConstraint("duplicates >= 0", name="duplicates"),
-    CheckConstraint("idempotency_key <> ''", name="idempotency_key"),
-    CheckConstraint("(request IS NULL) = (created_by = '')", name="request"),
-    CheckConstraint(
+    sa.Column("local", JsonText, nullable=False, default=dict),
+    sa.Column("request", JsonText),
+    sa.Column("plan", PlainText, nullable=False, default=""),
+    sa.CheckConstraint("(request IS NULL) = (created_by = '')", name="request"),
+    sa.CheckConstraint(
         "(runner IS NULL) = (claimed_at IS NULL) AND (runner IS NULL) = (heartbeat_at IS NULL)", name="claim"
     ),
-    Index(None, "created_at", "key"),
-    Index(None, "runner"),
-    *(Index(None, name, "created_at", "key") for name in ("status", "verdict", "label", "model")),
+    sa.Index(None, "created_at", "key"),
+    sa.Index(None, "runner"),
+    *(sa.Index(None, name, "created_at", "key") for name in ("status", "verdict", "label", "model")),
     *(
-        Index(f"comparison_by_{name}_index", name, text("created_at DESC"), text("key DESC"))
+        sa.Index(f"comparison_by_{name}_index", name, sa.text("created_at DESC"), sa.text("key DESC"))
         for name in ("label", "verdict_rank")
     ),
 )
@@ -229,190 +198,172 @@ comparison = Table(
 without one more answer than the `takeover_answers` that were there at the last.
 """
 
-item = Table(
+item = sa.Table(
     "item",
     metadata,
     _comparison_key(),
-    Column("position", Integer, nullable=False),
-    Column("task", PlainText, nullable=False),
-    Column("doc_id", Integer, nullable=False),
-    Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
-    Column("n_requests", Integer, nullable=False),
-    Column("cluster", ExactText, nullable=False),
-    Column("target", ExactText, nullable=False),
-    Column("doc", PlainText, nullable=False),
-    Column("prompts", CompressedJson, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "position"),
-    UniqueConstraint("comparison_key", "task", "doc_id"),
-    CheckConstraint("position >= 0", name="position"),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("task", PlainText, nullable=False),
+    sa.Column("doc_id", sa.Integer, nullable=False),
+    sa.Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
+    sa.Column("n_requests", sa.Integer, nullable=False),
+    *_required(ExactText, "cluster", "target"),
+    sa.Column("doc", PlainText, nullable=False),
+    sa.Column("prompts", CompressedJson, nullable=False),
+    sa.PrimaryKeyConstraint("comparison_key", "position"),
+    sa.UniqueConstraint("comparison_key", "task", "doc_id"),
+    sa.CheckConstraint("position >= 0", name="position"),
 )
 """One item. `doc` is JSON. `prompts` holds prompts and the requests made of them, in which the prompts stand again."""
 
-answer = Table(
+answer = sa.Table(
     "answer",
     metadata,
     *_item_key(),
-    Column("choice", Integer, nullable=False),
-    Column("repeat", Integer, nullable=False),
-    Column("arm", vocabulary(ArmName, "arm"), nullable=False),
-    Column("run", Integer, nullable=False),
-    Column("status", vocabulary(AnswerStatus, "status"), nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("finish_reason", ExactText, nullable=False),
-    Column("system_fingerprint", ExactText, nullable=False),
-    Column("model", ExactText, nullable=False),
-    Column("prompt_tokens", Integer),
-    Column("completion_tokens", Integer),
-    Column("reasoning_characters", Integer, nullable=False),
-    Column("sent_at", UtcTime, nullable=False),
-    Column("latency_s", Double, nullable=False),
-    Column("loglikelihood", Double),
-    Column("is_greedy", Boolean),
-    Column("draft_tokens", Integer),
-    Column("accepted_tokens", Integer),
-    Column("rounds", JsonText),
-    Column("request_hash", LargeBinary, nullable=False),
-    Column("text", ExactText),
-    Column("reasoning", ExactText, nullable=False),
-    Column("error", ExactText, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "position", "choice", "repeat", "arm", "run"),
-    CheckConstraint("choice >= 0", name="choice"),
-    CheckConstraint("repeat >= 0", name="repeat"),
-    CheckConstraint("run = 0 OR (run > 0 AND arm = 'baseline')", name="run"),
-    CheckConstraint("attempts >= 1", name="attempts"),
-    CheckConstraint("latency_s >= 0", name="latency_s"),
-    CheckConstraint("length(request_hash) = 16", name="request_hash"),
+    *_required(sa.Integer, "choice", "repeat"),
+    sa.Column("arm", vocabulary(ArmName, "arm"), nullable=False),
+    sa.Column("run", sa.Integer, nullable=False),
+    sa.Column("status", vocabulary(AnswerStatus, "status"), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    *_required(ExactText, "finish_reason", "system_fingerprint", "model"),
+    sa.Column("prompt_tokens", sa.Integer),
+    sa.Column("completion_tokens", sa.Integer),
+    sa.Column("reasoning_characters", sa.Integer, nullable=False),
+    sa.Column("sent_at", UtcTime, nullable=False),
+    sa.Column("latency_s", sa.Double, nullable=False),
+    sa.Column("loglikelihood", sa.Double),
+    sa.Column("is_greedy", sa.Boolean),
+    sa.Column("draft_tokens", sa.Integer),
+    sa.Column("accepted_tokens", sa.Integer),
+    sa.Column("rounds", JsonText),
+    sa.Column("request_hash", sa.LargeBinary, nullable=False),
+    sa.Column("text", ExactText),
+    *_required(ExactText, "reasoning", "error"),
+    sa.PrimaryKeyConstraint("comparison_key", "position", "choice", "repeat", "arm", "run"),
+    sa.CheckConstraint("choice >= 0", name="choice"),
+    sa.CheckConstraint("repeat >= 0", name="repeat"),
+    sa.CheckConstraint("run = 0 OR (run > 0 AND arm = 'baseline')", name="run"),
+    sa.CheckConstraint("attempts >= 1", name="attempts"),
+    sa.CheckConstraint("latency_s >= 0", name="latency_s"),
+    sa.CheckConstraint("length(request_hash) = 16", name="request_hash"),
 )
 """One answer. `run` is 0 for the comparison itself, 1 and up for the baseline's runs of the noise floor."""
 
-score = Table(
+score = sa.Table(
     "score",
     metadata,
     *_item_key(),
-    Column("repeat", Integer, nullable=False),
-    Column("metric", BYTEWISE, nullable=False),
-    Column("arm", vocabulary(ArmName, "arm"), nullable=False),
-    Column("value", Double, nullable=False),
-    Column("detail", JsonText),
-    PrimaryKeyConstraint("comparison_key", "position", "repeat", "metric", "arm"),
-    CheckConstraint("repeat >= 0", name="repeat"),
+    sa.Column("repeat", sa.Integer, nullable=False),
+    sa.Column("metric", BYTEWISE, nullable=False),
+    sa.Column("arm", vocabulary(ArmName, "arm"), nullable=False),
+    sa.Column("value", sa.Double, nullable=False),
+    sa.Column("detail", JsonText),
+    sa.PrimaryKeyConstraint("comparison_key", "position", "repeat", "metric", "arm"),
+    sa.CheckConstraint("repeat >= 0", name="repeat"),
 )
 """One metric of one answered item. `detail` is a list."""
 
-outcome = Table(
+outcome = sa.Table(
     "outcome",
     metadata,
     *_item_key(),
-    Column("repeat", Integer, nullable=False),
-    Column("task", PlainText, nullable=False),
-    Column("doc_id", Integer, nullable=False),
-    Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
-    Column("change", vocabulary(Change, "change"), nullable=False),
-    Column("baseline", Double),
-    Column("candidate", Double),
-    Column("different_text", Boolean, nullable=False),
-    Column("length", Integer, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "position", "repeat"),
-    CheckConstraint("repeat >= 0", name="repeat"),
-    CheckConstraint("length >= 0", name="length"),
-    CheckConstraint("(change = 'unknown') = (baseline IS NULL OR candidate IS NULL)", name="values"),
-    Index(None, "comparison_key", "change", "position", "repeat"),
+    sa.Column("repeat", sa.Integer, nullable=False),
+    sa.Column("task", PlainText, nullable=False),
+    sa.Column("doc_id", sa.Integer, nullable=False),
+    sa.Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
+    sa.Column("change", vocabulary(Change, "change"), nullable=False),
+    sa.Column("baseline", sa.Double),
+    sa.Column("candidate", sa.Double),
+    sa.Column("different_text", sa.Boolean, nullable=False),
+    sa.Column("length", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("comparison_key", "position", "repeat"),
+    sa.CheckConstraint("repeat >= 0", name="repeat"),
+    sa.CheckConstraint("length >= 0", name="length"),
+    sa.CheckConstraint("(change = 'unknown') = (baseline IS NULL OR candidate IS NULL)", name="values"),
+    sa.Index(None, "comparison_key", "change", "position", "repeat"),
 )
 """What became of one item and repeat in both arms."""
 
-look = Table(
+look = sa.Table(
     "look",
     metadata,
     _comparison_key(),
-    Column("number", Integer, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("body", PlainText, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "number"),
-    CheckConstraint("number >= 1", name="number"),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("body", PlainText, nullable=False),
+    sa.PrimaryKeyConstraint("comparison_key", "number"),
 )
 """Looks at a comparison while it runs: added in order, never changed. `body` is canonical JSON."""
 
-observation = Table(
+observation = sa.Table(
     "observation",
     metadata,
     _comparison_key(),
-    Column("number", Integer, nullable=False),
-    Column("kind", vocabulary(ObservationKind, "kind"), nullable=False),
-    Column("body", PlainText, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "number"),
-    CheckConstraint("number >= 1", name="number"),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("kind", vocabulary(ObservationKind, "kind"), nullable=False),
+    sa.Column("body", PlainText, nullable=False),
+    sa.PrimaryKeyConstraint("comparison_key", "number"),
 )
 """What the engines said before and during a run: added in order, never changed. `body` is canonical JSON."""
 
-analysis = Table(
+analysis = sa.Table(
     "analysis",
     metadata,
-    Column("id", Integer, primary_key=True),
+    sa.Column("id", sa.Integer, primary_key=True),
     _comparison_key(),
-    Column("created_at", UtcTime, nullable=False),
-    Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
-    Column("input_hash", PlainText, nullable=False),
-    Column("plan_hash", PlainText, nullable=False),
-    Column("previous", PlainText, nullable=False),
-    Column("seal", PlainText, nullable=False),
-    Column("body", PlainText, nullable=False),
-    Index(None, "comparison_key", "id"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
+    *_required(PlainText, "input_hash", "plan_hash", "previous", "seal", "body"),
+    sa.Index(None, "comparison_key", "id"),
 )
 """Analyses are added, never changed; the newest has the largest id. `body` is canonical JSON.
 
 Those of another plan than the comparison's own were made after its data. `previous` is the seal before this one's.
 """
 
-token = Table(
+token = sa.Table(
     "token",
     metadata,
-    Column("key", Integer, primary_key=True),
-    Column("id", PlainText, nullable=False, unique=True),
-    Column("name", PlainText, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("scope", vocabulary(Scope, "scope"), nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("expires_at", UtcTime),
-    Column("revoked_at", UtcTime),
-    CheckConstraint("length(digest) = 32", name="digest"),
+    sa.Column("key", sa.Integer, primary_key=True),
+    sa.Column("id", PlainText, nullable=False, unique=True),
+    sa.Column("name", PlainText, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.Column("scope", vocabulary(Scope, "scope"), nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime),
+    sa.Column("revoked_at", UtcTime),
+    sa.CheckConstraint("length(digest) = 32", name="digest"),
 )
 """Bearer tokens. `digest` is the SHA-256 of a token's secret, which is nowhere."""
 
-audit = Table(
+audit = sa.Table(
     "audit",
     metadata,
-    Column("key", Integer, primary_key=True),
-    Column("at", UtcTime, nullable=False),
-    Column("who", PlainText, nullable=False),
-    Column("action", PlainText, nullable=False),
-    Column("subject", PlainText, nullable=False),
-    Column("details", JsonText, nullable=False),
+    sa.Column("key", sa.Integer, primary_key=True),
+    sa.Column("at", UtcTime, nullable=False),
+    *_required(PlainText, "who", "action", "subject"),
+    sa.Column("details", JsonText, nullable=False),
 )
 """Who did what: added in order, never changed."""
 
-signoff = Table(
+signoff = sa.Table(
     "signoff",
     metadata,
     _comparison_key(),
-    Column("number", Integer, nullable=False),
-    Column("plan_hash", PlainText, nullable=False),
-    Column("analysis_hash", PlainText, nullable=False),
-    Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
-    Column("signed_by", PlainText, nullable=False),
-    Column("note", PlainText, nullable=False),
-    Column("override", PlainText, nullable=False),
-    Column("obstacles", JsonText, nullable=False),
-    Column("signed_at", UtcTime, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "number"),
-    CheckConstraint("number >= 1", name="number"),
+    sa.Column("number", sa.Integer, nullable=False),
+    *_required(PlainText, "plan_hash", "analysis_hash"),
+    sa.Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
+    *_required(PlainText, "signed_by", "note", "override"),
+    sa.Column("obstacles", JsonText, nullable=False),
+    sa.Column("signed_at", UtcTime, nullable=False),
+    sa.PrimaryKeyConstraint("comparison_key", "number"),
 )
 """Who accepted which verdict: added in order, never changed."""
 
-worker = Table(
+worker = sa.Table(
     "worker",
     metadata,
-    Column("runner", PlainText, primary_key=True),
-    Column("since", UtcTime, nullable=False),
-    Column("heartbeat_at", UtcTime, nullable=False),
+    sa.Column("runner", PlainText, primary_key=True),
+    *_required(UtcTime, "since", "heartbeat_at"),
 )
 """Workers of the service, and the last heartbeat of each."""

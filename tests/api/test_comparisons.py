@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.registry import Scope
 from qualab.service.reading import Follower
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench
@@ -33,7 +33,8 @@ def test_failed_requests_are_no_answers_in_the_list_and_in_progress(make: Callab
     with at_work(service.context):
         comparison_id = service.create()
         assert service.done(comparison_id)["status"] == "stopped"
-    came_back, lost = (ask(comparison_id) for ask in (bench.store.n_answered, bench.store.n_unanswered))
+    unanswered = [status for status in AnswerStatus if not status.is_answer]
+    came_back, lost = bench.store.n_answered(comparison_id), bench.store.n_answered(comparison_id, unanswered)
     assert lost[ArmName.BASELINE] == 0 < lost[ArmName.CANDIDATE]
     answered = {arm: came_back[arm] - lost[arm] for arm in ArmName}
     found = Follower(service.context, comparison_id).look()

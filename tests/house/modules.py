@@ -18,10 +18,6 @@ class Module:
     path: Path
     tree: ast.Module
 
-    @property
-    def is_package(self) -> bool:
-        return self.path.name == "__init__.py"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
@@ -56,30 +52,21 @@ def imports() -> tuple[Import, ...]:
 
 def imports_of(module: Module, names: frozenset[str]) -> Iterator[Import]:
     for node in ast.walk(module.tree):
-        for target in _targets(module, node):
+        for target in _targets(node):
             if (name := _longest_module(target, names)) and name != module.name:
                 yield Import(importer=module.name, imported=name, line=getattr(node, "lineno", 0))
 
 
-def _targets(module: Module, node: ast.AST) -> Iterator[str]:
+def _targets(node: ast.AST) -> Iterator[str]:
     """Dotted names that a statement may import: `from a import b` is a.b where that is a module, else a."""
     match node:
         case ast.Import():
             yield from (alias.name for alias in node.names)
         case ast.ImportFrom():
-            base = _base(module, node)
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[first, *_]):
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield first.value
-
-
-def _base(module: Module, node: ast.ImportFrom) -> str:
-    if not node.level:
-        return node.module or ""
-    package = module.name.split(".")
-    kept = package[: len(package) - node.level + module.is_package]
-    return ".".join([*kept, *([node.module] if node.module else [])])
 
 
 def _longest_module(target: str, names: frozenset[str]) -> str | None:

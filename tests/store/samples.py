@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import update
 
@@ -34,7 +35,6 @@ from qualab.model.names import (
     Api,
     ArmName,
     ComparisonStatus,
-    EvidenceKind,
     LookDecision,
     MetricKind,
     MissingPolicy,
@@ -47,6 +47,7 @@ from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.store import Store
 from qualab.store.tables import comparison
 
+T = TypeVar("T")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 HARD_TEXTS = (
@@ -67,19 +68,21 @@ def after(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
+def filled(type_: type[T], **values: Any) -> T:
+    """A dataclass; required fields that are not given are empty: "", 0, None, ()."""
+    hints = get_type_hints(type_)
+    required = [one.name for one in fields(type_) if one.default is one.default_factory is MISSING]  # type: ignore[arg-type]
+    return type_(**{name: _empty(hints[name]) for name in required if name not in values} | values)
+
+
+def _empty(hint: Any) -> Any:
+    kind = get_origin(hint) or hint
+    return None if type(None) in get_args(hint) else next(iter(kind)) if issubclass(kind, Enum) else kind()
+
+
 def make_plan(**changes: Any) -> Plan:
-    task = TaskSpec(
-        name="gsm8k",
-        benchmark="gsm8k",
-        kind=RequestKind.GENERATION,
-        version="3.0",
-        config_hash="c" * 64,
-        data_hash="d" * 64,
-        dataset="openai/gsm8k:main",
-        revision="local",
-        num_fewshot=5,
-        n_items=3,
-        n_available=1319,
+    task = filled(
+        TaskSpec, name="gsm8k", benchmark="gsm8k", version="3.0", config_hash="c" * 64, data_hash="d" * 64, n_items=3
     )
     metric = MetricSpec(
         task="gsm8k",
@@ -91,7 +94,8 @@ def make_plan(**changes: Any) -> Plan:
         members=("a", "b"),
     )
     gen_kwargs: dict[str, object] = {"temperature": 0.1, "until": ["\n\n", "질문:"], "top_k": 40, "nested": {"x": None}}
-    plan = Plan(
+    plan = filled(
+        Plan,
         suite="custom",
         requested=("gsm8k",),
         tasks=(task,),
@@ -99,8 +103,6 @@ def make_plan(**changes: Any) -> Plan:
         sampling=SamplingPlan(model="모델/7b", api=Api.CHAT, gen_kwargs=gen_kwargs),
         policy=RequestPolicy(timeout_s=0.1 + 0.2),
         rule=DecisionRule(margin=1 / 3, margins={"gsm8k": 1e-05}),
-        limit=None,
-        num_fewshot=None,
         harness_version="0.4.13",
     )
     return replace(plan, **changes)
@@ -108,22 +110,9 @@ def make_plan(**changes: Any) -> Plan:
 
 def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **changes: Any) -> Comparison:
     plan = plan or make_plan()
-    comparison = Comparison(
-        id=comparison_id,
-        plan=plan,
-        plan_hash=plan_hash(plan),
-        status=ComparisonStatus.PLANNED,
-        label="",
-        created_at=NOW,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
-        baseline_url="http://127.0.0.1:1/v1",
-        candidate_url="http://127.0.0.1:2/v1",
-    )
-    return replace(comparison, **changes)
+    urls = {"baseline_url": "http://127.0.0.1:1/v1", "candidate_url": "http://127.0.0.1:2/v1"}
+    own = {"id": comparison_id, "plan": plan, "plan_hash": plan_hash(plan), "created_at": NOW, **urls}
+    return filled(Comparison, **{"status": ComparisonStatus.PLANNED, **own, **changes})
 
 
 def make_item(position: int, *, task: str = "gsm8k", **changes: Any) -> Item:
@@ -162,21 +151,9 @@ def make_choices(position: int) -> Item:
 
 
 def make_reply(text: str | None = "18", **changes: Any) -> Reply:
-    reply = Reply(
-        status=AnswerStatus.OK,
-        text=text,
-        loglikelihood=None,
-        is_greedy=None,
-        finish_reason="stop",
-        prompt_tokens=812,
-        completion_tokens=97,
-        attempts=1,
-        latency_s=1.234567,
-        sent_at=NOW,
-        system_fingerprint="fp_1",
-        error="",
-    )
-    return replace(reply, **changes)
+    counts = {"prompt_tokens": 812, "completion_tokens": 97, "attempts": 1, "latency_s": 1.234567}
+    said = {"text": text, "finish_reason": "stop", "system_fingerprint": "fp_1", "sent_at": NOW}
+    return filled(Reply, **{**said, **counts, **changes})
 
 
 def make_answer(
@@ -237,51 +214,29 @@ def make_look(number: int = 1, **changes: Any) -> Look:
 
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
     interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
-    evidence = Evidence(
-        kind=EvidenceKind.CLUSTERS,
+    evidence = filled(
+        Evidence,
         n_items=3,
-        n_clusters=2,
-        gains=1,
-        losses=0,
-        n_changed=1,
         difference=1 / 3,
         interval=interval,
         equivalence_interval=interval,
         pvalue=0.5,
-        pvalue_exact=1.0,
-        pvalue_adjusted=1.0,
-        pvalue_holm=1.0,
-        pvalue_unpaired=0.3,
-        pvalue_clustered_mcnemar=None,
         pvalue_equivalence=5e-324,
         pvalue_equivalence_exact=0.1 + 0.2,
-        standard_error=1 / 7,
-        degrees_of_freedom=1.5,
-        design_effect=1.25,
-        provable_margin=0.4,
-        items_needed=None,
         n_resamples=9_999,
-        note=None,
     )
-    policy = PolicyResult(policy=MissingPolicy.WRONG, difference=0.0, interval=None, is_equivalent=False)
-    result = MetricResult(
+    result = filled(
+        MetricResult,
         id="gsm8k/exact_match,strict-match",
         task="gsm8k",
         metric="exact_match,strict-match",
-        kind=MetricKind.BINARY_MEAN,
         is_primary=True,
-        exercises_drafter=True,
         baseline=2 / 3,
-        candidate=None,
         n_items=3,
-        n_missing=0,
-        n_missing_baseline=0,
-        n_missing_candidate=0,
         verdict=verdict,
         reason=of("한국어", Reason("no-primary")),
         evidence=evidence,
-        equals="gsm8k/exact_match,flexible-extract",
-        policies=(policy,),
+        policies=(filled(PolicyResult, policy=MissingPolicy.WRONG),),
     )
     analysis = Analysis(
         comparison_id=comparison_id,
@@ -291,22 +246,17 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         reasons=(Reason("no-primary"),),
         caveats=(),
         metrics=(result, replace(result, id="other", evidence=None)),
-        suite=SuiteEvidence(
-            n_family=2,
-            n_max_t=1,
-            n_resamples=9_999,
-            global_test=GlobalTest(n_metrics=1, difference=-1 / 3, pvalue=0.1, n_resamples=0),
-            missing=MissingSummary(n_asked=3, baseline_only=1, candidate_only=0, both=1, pvalue=1.0),
-            joint_power=None,
+        suite=filled(
+            SuiteEvidence,
+            global_test=filled(GlobalTest, difference=-1 / 3),
+            missing=filled(MissingSummary, n_asked=3, pvalue=1.0),
             joint_power_reason=Reason("no-joint-power"),
             seed=2**48 - 1,
         ),
-        arms=(_summary(BASELINE), _summary(CANDIDATE)),
-        pairs=PairSummary(
-            n_pairs=3, same_text=2, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0
-        ),
+        arms=tuple(filled(ArmSummary, arm=arm, statuses={"ok": 3}, latency_p50_s=0.1) for arm in ArmName),
+        pairs=filled(PairSummary, n_pairs=3, same_text=2),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
-        looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
+        looks=filled(LooksTaken, n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45),
     )
     return replace(analysis, **changes)
 
@@ -315,31 +265,12 @@ def places(answers: Iterable[Answer]) -> list[tuple[int, int, int]]:
     return [(answer.position, answer.choice, answer.repeat) for answer in answers]
 
 
-def _summary(arm: ArmName) -> ArmSummary:
-    return ArmSummary(
-        arm=arm,
-        n_requests=3,
-        n_answers=3,
-        statuses={"ok": 3},
-        finish_reasons={"stop": 2, "": 1},
-        truncated_share=None,
-        empty_answers=0,
-        stop_string_answers=0,
-        retries=0,
-        prompt_tokens=10,
-        completion_tokens=20,
-        latency_p50_s=0.1,
-        latency_p99_s=None,
-        fingerprints={"fp": 3},
-    )
-
-
 REQUEST = {"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}}
 
 
 def ask_for(store: Store, comparison_id: str = "c-1", *, at: datetime = NOW, who: str = "ci", **changes: Any) -> str:
     """Queues a comparison of endpoints of its own."""
-    urls = {arm.value: f"http://{comparison_id}:{port}/v1" for port, arm in enumerate(ArmName, 8001)}
+    urls = {f"{arm}_url": f"http://{comparison_id}:{port}/v1" for port, arm in enumerate(ArmName, 8001)}
     given = {"request": REQUEST, "model": "모델/7b", "label": "nightly", **urls, **changes}
     entry = make_entry(at=at, who=who, subject=comparison_id)
     return store.submit(comparison_id, given.pop("request"), entry=entry, **given)
@@ -364,43 +295,17 @@ def make_outcome(position: int, change: Change = Change.SAME, **changes: Any) ->
         Change.LOSS: (1.0, 1 / 3),
         Change.UNKNOWN: (None, 0.5),
     }[change]
-    outcome = Outcome(
-        position=position,
-        repeat=0,
-        task="gsm8k",
-        doc_id=1_000 - position,
-        kind=RequestKind.GENERATION,
-        change=change,
-        baseline=baseline,
-        candidate=candidate,
-        different_text=False,
-        length=10 * position,
-    )
-    return replace(outcome, **changes)
+    own = {"position": position, "task": "gsm8k", "doc_id": 1_000 - position, "change": change, "length": 10 * position}
+    return filled(Outcome, **{"baseline": baseline, "candidate": candidate, **own, **changes})
 
 
 def make_signoff(**changes: Any) -> SignOff:
-    signoff = SignOff(
-        comparison_id="c-1",
-        plan_hash="p" * 64,
-        analysis_hash="a" * 64,
-        verdict=Verdict.EQUIVALENT,
-        signed_by="김하나",
-        note="looked at the flips",
-        override="",
-        obstacles=(),
-        signed_at=NOW,
-    )
-    return replace(signoff, **changes)
+    hashes = {"plan_hash": "p" * 64, "analysis_hash": "a" * 64}
+    own = {"comparison_id": "c-1", "signed_by": "김하나", "note": "looked at the flips", "signed_at": NOW}
+    return filled(SignOff, **{"verdict": Verdict.EQUIVALENT, **hashes, **own, **changes})
 
 
 def make_token(token_id: str = "t1", **changes: Any) -> Token:
-    token = Token(
-        id=token_id,
-        name="ci",
-        digest=hashlib.sha256(token_id.encode()).digest(),
-        scope=Scope.RUN,
-        created_at=NOW,
-        expires_at=after(3_600),
-    )
-    return replace(token, **changes)
+    digest = hashlib.sha256(token_id.encode()).digest()
+    own = {"id": token_id, "name": "ci", "digest": digest, "scope": Scope.RUN, "created_at": NOW}
+    return filled(Token, **{**own, "expires_at": after(3_600), **changes})

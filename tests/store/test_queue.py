@@ -29,8 +29,6 @@ from tests.store.samples import (
     make_comparison,
     make_entry,
     make_items,
-    make_look,
-    make_outcome,
     make_score,
     make_signoff,
     put,
@@ -39,7 +37,7 @@ from tests.store.samples import (
 QUEUED, RUNNING, FAILED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.FAILED
 CANCELLED, FINISHED = ComparisonStatus.CANCELLED, ComparisonStatus.FINISHED
 ONE, OTHER = "one:1:a", "other:2:b"
-SHARED = {"baseline": "http://gpu:8001/v1", "candidate": "http://gpu:8002/v1"}
+SHARED = {"baseline_url": "http://gpu:8001/v1", "candidate_url": "http://gpu:8002/v1"}
 
 
 def take(store: Store, runner: str = ONE, at: float = 0) -> str | None:
@@ -83,16 +81,17 @@ def test_a_living_runner_keeps_its_claim_and_is_named(store: Store) -> None:
 
 
 HOST = socket.gethostname()
-DEAD = 2**22 + 1
+HERE = f"{HOST}:{os.getpid()}:x"
+DEAD = f"{HOST}:{2**22 + 1}:x"
 """No process has this number."""
 
 
 @pytest.mark.parametrize(
     ("runner", "is_free"),
     [
-        (f"{HOST}:{DEAD}:x", True),
-        pytest.param(f"{HOST}:{os.getpid()}:x", False, id="this-process"),
-        (f"not-{HOST}:{DEAD}:x", False),
+        (DEAD, True),
+        (HERE, False),
+        (f"not-{DEAD}", False),
         ("", False),
         ("odd", False),
         (":::", False),
@@ -100,6 +99,7 @@ DEAD = 2**22 + 1
         (f"{HOST}:-1:x", False),
         (f"{HOST}:{2**200}:x", False),
     ],
+    ids=str.split("dead here elsewhere empty odd colons digit negative large"),
 )
 def test_a_dead_process_of_this_host_is_not_waited_for(store: Store, runner: str, is_free: bool) -> None:
     store.create(make_comparison(), [])
@@ -257,13 +257,11 @@ def test_what_a_silent_worker_had_is_taken_over(store: Store, stands: Comparison
 
 
 def test_a_dead_process_of_this_host_is_not_waited_for_and_what_it_had_goes_first(store: Store) -> None:
-    dead = f"{socket.gethostname()}:{2**22 + 1}:x"
     ask_for(store)
-    assert take(store, dead) == "c-1"
+    assert take(store, DEAD) == "c-1"
     ask_for(store, "older", at=after(-9))
     assert take(store, OTHER, 1) == "c-1"
-    here = f"{socket.gethostname()}:{os.getpid()}:x"
-    assert take(store, here, 1) == "older"
+    assert take(store, HERE, 1) == "older"
     assert take(store, "third:1:a", 1) is None
 
 
@@ -316,9 +314,9 @@ def test_a_run_that_comes_further_is_taken_over_without_end(store: Store) -> Non
 def test_a_second_comparison_never_disturbs_an_endpoint_in_use(
     store: Store, urls: tuple[str, str], is_exclusive: bool, waits: bool
 ) -> None:
-    store.create(make_comparison(baseline_url=SHARED["baseline"], candidate_url=SHARED["candidate"]), [])
+    store.create(make_comparison(**SHARED), [])
     claim(store)
-    ask_for(store, "c-2", baseline=urls[0], candidate=urls[1], is_exclusive=is_exclusive)
+    ask_for(store, "c-2", baseline_url=urls[0], candidate_url=urls[1], is_exclusive=is_exclusive)
     assert take(store, OTHER, 1) == (None if waits else "c-2")
     store.release("c-1", runner=ONE)
     if waits:
@@ -344,18 +342,18 @@ def test_a_command_is_refused_before_it_sends_anything(store: Store) -> None:
 
 
 def test_localhost_is_one_host_however_it_is_written(store: Store) -> None:
-    ask_for(store, baseline="http://localhost:8001/v1", candidate="http://127.0.0.1:8002/v1")
+    ask_for(store, baseline_url="http://localhost:8001/v1", candidate_url="http://127.0.0.1:8002/v1")
     take(store)
-    ask_for(store, "c-2", baseline="http://[::1]:8002/v1", candidate="http://other:1/v1")
+    ask_for(store, "c-2", baseline_url="http://[::1]:8002/v1", candidate_url="http://other:1/v1")
     assert take(store, OTHER) is None
 
 
 def test_who_waits_for_an_endpoint_is_not_overtaken_on_it(store: Store) -> None:
     ask_for(store, **SHARED)
     take(store)
-    free, used = "http://free:1/v1", SHARED["baseline"]
-    ask_for(store, "waits", at=after(1), baseline=used, candidate=free)
-    ask_for(store, "later", at=after(2), baseline=free, candidate="http://third:1/v1")
+    free, used = "http://free:1/v1", SHARED["baseline_url"]
+    ask_for(store, "waits", at=after(1), baseline_url=used, candidate_url=free)
+    ask_for(store, "later", at=after(2), baseline_url=free, candidate_url="http://third:1/v1")
     ask_for(store, "elsewhere", at=after(3))
     assert take(store, OTHER, 4) == "elsewhere"
     store.release("c-1", runner=ONE)
@@ -367,7 +365,6 @@ def test_who_waits_for_an_endpoint_is_not_overtaken_on_it(store: Store) -> None:
 
 
 def test_workers_come_and_go(store: Store) -> None:
-    here, dead = f"{socket.gethostname()}:{os.getpid()}:a", f"{socket.gethostname()}:{2**22 + 1}:b"
 
     def living(at: float) -> list[str]:
         return list(store.workers(now=after(at), stale_after_s=30))
@@ -376,15 +373,15 @@ def test_workers_come_and_go(store: Store) -> None:
     store.see_worker(ONE, now=after(1))
     store.see_worker(OTHER, now=after(20))
     assert (living(31), living(32), living(51)) == ([OTHER, ONE], [OTHER], [])
-    for runner in (here, dead):
+    for runner in (HERE, DEAD):
         store.see_worker(runner, now=after(60))
-    assert living(61) == [here]
-    store.drop_worker(here)
-    store.drop_worker(here)
+    assert living(61) == [HERE]
+    for _ in range(2):
+        store.drop_worker(HERE)
     assert living(61) == []
-    store.see_worker(here, now=NOW + timedelta(days=2))
+    store.see_worker(HERE, now=NOW + timedelta(days=2))
     store.see_worker(OTHER, now=NOW + timedelta(days=2))
-    assert store.workers(now=after(31), stale_after_s=1e9) == [OTHER, here], "the others were swept out"
+    assert store.workers(now=after(31), stale_after_s=1e9) == [OTHER, HERE], "the others were swept out"
 
 
 def test_every_store_tells_the_time(store: Store) -> None:
@@ -400,9 +397,7 @@ def fill(store: Store, comparison_id: str) -> None:
     store.create(make_comparison(comparison_id), make_items(3))
     store.add_answers(comparison_id, [make_answer(1), make_answer(2), make_answer(1, run=1)])
     store.put_scores(comparison_id, [make_score(1), make_score(2)])
-    store.add_look(comparison_id, make_look(), now=NOW)
     store.put_analysis(make_analysis(comparison_id), now=NOW)
-    store.put_outcomes(comparison_id, [make_outcome(0)])
 
 
 def delete(store: Store, comparison_id: str = "c-1", at: float = 0, version: int | None = None) -> None:
@@ -426,30 +421,23 @@ def test_what_is_deleted_is_gone_and_nothing_else(store: Store) -> None:
         delete(store, "c")
 
 
-def test_what_has_changed_since_it_was_seen_is_kept(store: Store) -> None:
-    fill(store, "c-1")
+def test_what_has_changed_or_runs_or_was_signed_off_is_kept(store: Store) -> None:
+    for comparison_id in ("c-1", "c-2"):
+        fill(store, comparison_id)
     seen = store.summary("c-1").version
     store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
     with pytest.raises(VersionConflict, match="c-1 has changed"):
         delete(store, version=seen)
-    assert len(list(store.scores("c-1"))) == 2
-    delete(store, version=store.summary("c-1").version)
-
-
-def test_what_was_signed_off_is_kept(store: Store) -> None:
-    fill(store, "c-1")
+    for comparison_id, runner in (("c-1", ONE), ("c-2", OTHER)):
+        put(store, comparison_id, baseline_url=f"http://{comparison_id}", candidate_url="")
+        claim(store, runner, comparison_id)
+        with pytest.raises(ComparisonBusy, match=runner):
+            delete(store, comparison_id, at=60)
     store.sign_off(make_signoff(), entry=make_entry("comparison.sign_off"))
     with pytest.raises(ComparisonSignedOff, match="c-1"):
-        delete(store)
+        delete(store, at=61)
     assert len(list(store.scores("c-1"))) == 2
-
-
-def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store) -> None:
-    fill(store, "c-1")
-    claim(store)
-    with pytest.raises(ComparisonBusy, match=ONE):
-        delete(store, at=60)
-    delete(store, at=61)
+    delete(store, "c-2", at=61, version=store.summary("c-2").version)
 
 
 @pytest.mark.parametrize("stands", UNDER_WAY)

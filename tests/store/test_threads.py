@@ -1,24 +1,29 @@
-"""Several threads, and several stores on one database, write at the same time."""
+"""Several threads and stores write to one database at once; kill -9 loses nothing that was committed."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
+from qualab.errors import ComparisonBusy, ComparisonNotFound, QualabError, VersionConflict
 from qualab.model.items import Score
 from qualab.model.names import ArmName
 from qualab.model.ports import ComparisonFilter
 from qualab.store import Store, open_store
-from qualab.store.engine import writing
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
+    BASELINE,
+    CANDIDATE,
     NOW,
+    T,
     after,
     ask_for,
     make_answer,
@@ -28,168 +33,199 @@ from tests.store.samples import (
     make_score,
     make_signoff,
 )
+from tests.store.writer import BATCH, text_of
 
 ROUNDS = 40
+Two = tuple[Store, Store]
 
 
-def write(store: Store, first: int) -> int:
-    """Adds answers to every second position from `first`, and to one place that everybody wants."""
-    duplicates = 0
-    for position in range(first, 2 * ROUNDS, 2):
-        for arm in ArmName:
-            mine = make_answer(position, arm, str(position))
-            duplicates += store.add_answers("c-1", [make_answer(0, repeat=position), mine])
-    return duplicates
+@pytest.fixture
+def two(url: str) -> Iterator[Two]:
+    """Two stores on one database."""
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        yield one, other
+
+
+def at_once(two: Two, job: Callable[[Store, int], T], n_jobs: int = 8) -> list[T]:
+    """Results of jobs in four threads, of which every second uses the other store."""
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(lambda number: job(two[number % 2], number), range(n_jobs)))
+
+
+def n_accepted(two: Two, job: Callable[[Store, int], object], refused: type[QualabError]) -> int:
+    def accept(store: Store, number: int) -> bool:
+        with suppress(refused):
+            job(store, number)
+            return True
+        return False
+
+    return sum(at_once(two, accept))
 
 
 @pytest.mark.parametrize("is_one", [True, False])
-def test_threads_share_a_store_and_stores_a_database(url: str, is_one: bool) -> None:
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-        one.create(make_comparison(), make_items(2 * ROUNDS))
-        with ThreadPoolExecutor(2) as threads:
-            duplicates = sum(threads.map(write, (one, one if is_one else other), (0, 1)))
-        for arm in ArmName:
-            answers = [answer for answer in one.answers("c-1", arm=arm) if answer.repeat == 0]
-            assert [answer.reply.text for answer in answers[1:]] == [str(number) for number in range(1, 2 * ROUNDS)]
-        assert one.get("c-1").duplicates == duplicates
+def test_threads_share_a_store_and_stores_a_database(two: Two, is_one: bool) -> None:
+    def write(store: Store, first: int) -> int:
+        duplicates = 0
+        for position in range(first, 2 * ROUNDS, 2):
+            for arm in ArmName:
+                own, shared = make_answer(position, arm, str(position)), make_answer(0, repeat=position)
+                duplicates += store.add_answers("c-1", [shared, own])
+        return duplicates
+
+    store = two[0]
+    store.create(make_comparison(), make_items(2 * ROUNDS))
+    duplicates = sum(at_once((store, store) if is_one else two, write, 2))
+    for arm in ArmName:
+        answers = [answer for answer in store.answers("c-1", arm=arm) if answer.repeat == 0]
+        assert [answer.reply.text for answer in answers[1:]] == [str(number) for number in range(1, 2 * ROUNDS)]
+    assert store.get("c-1").duplicates == duplicates
 
 
-def test_of_several_runners_that_claim_at_once_one_gets_it(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), [])
+def test_of_several_runners_that_claim_at_once_one_gets_it(two: Two) -> None:
+    def claim(store: Store, number: int) -> None:
+        store.claim("c-1", runner=f"host-{number}:1:x", now=NOW, stale_after_s=60)
 
-        def claim(number: int) -> bool:
-            try:
-                store.claim("c-1", runner=f"host-{number}:1:x", now=NOW, stale_after_s=60)
-            except ComparisonBusy:
-                return False
-            return True
-
-        with ThreadPoolExecutor(4) as threads:
-            assert sum(threads.map(claim, range(8))) == 1
+    two[0].create(make_comparison(), [])
+    assert n_accepted(two, claim, ComparisonBusy) == 1
 
 
-def test_of_several_workers_that_take_at_once_each_gets_what_no_other_uses(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-        for number in range(6):
-            ask_for(one, f"c-{number}", at=after(number), baseline=f"http://h:{8000 + number // 2}/v1")
+def test_of_several_workers_that_take_at_once_each_gets_what_no_other_uses(two: Two) -> None:
+    def take(store: Store, number: int) -> str | None:
+        return store.take(runner=f"w{number}:1:x", now=after(9), stale_after_s=60)
 
-        def take(number: int) -> str | None:
-            return (one, other)[number % 2].take(runner=f"w{number}:1:x", now=after(9), stale_after_s=60)
-
-        with ThreadPoolExecutor(4) as threads:
-            taken = list(threads.map(take, range(12)))
-        assert sorted(filter(None, taken)) == ["c-0", "c-2", "c-4"]
+    for number in range(6):
+        ask_for(two[0], f"c-{number}", at=after(number), baseline_url=f"http://h:{8000 + number // 2}/v1")
+    assert sorted(filter(None, at_once(two, take, 12))) == ["c-0", "c-2", "c-4"]
 
 
-def test_of_several_requests_with_one_key_one_is_stored(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-
-        def submit(number: int) -> str:
-            return ask_for((one, other)[number % 2], f"c-{number}", key="k", body_hash="b")
-
-        with ThreadPoolExecutor(4) as threads:
-            assert len(set(threads.map(submit, range(8)))) == 1
-        assert one.counts() == {"queued": 1}
-        assert len(one.audit().entries) == 1
+def test_of_several_requests_with_one_key_one_is_stored(two: Two) -> None:
+    ids = at_once(two, lambda store, number: ask_for(store, f"c-{number}", key="k", body_hash="b"))
+    assert len(set(ids)) == len(two[0].audit().entries) == 1
+    assert two[0].counts() == {"queued": 1}
 
 
-def test_of_several_changes_of_one_version_one_is_made(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        ask_for(store)
-
-        def cancel(_: int) -> bool:
-            try:
-                store.cancel("c-1", entry=make_entry(), version=1)
-            except VersionConflict:
-                return False
-            return True
-
-        with ThreadPoolExecutor(4) as threads:
-            assert sum(threads.map(cancel, range(8))) == 1
+def test_of_several_changes_of_one_version_one_is_made(two: Two) -> None:
+    ask_for(two[0])
+    cancelled = n_accepted(two, lambda store, _: store.cancel("c-1", entry=make_entry(), version=1), VersionConflict)
+    assert cancelled == 1
 
 
-def test_what_is_cancelled_while_it_is_taken_stays_cancelled(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-        ids = [ask_for(one, f"c-{number:02}", at=after(number)) for number in range(20)]
+def test_what_is_cancelled_while_it_is_taken_stays_cancelled(two: Two) -> None:
+    ids = [ask_for(two[0], f"c-{number:02}", at=after(number)) for number in range(20)]
 
-        def take(_: int) -> None:
-            for number in range(40):
-                one.take(runner=f"w{number}:1:x", now=after(99), stale_after_s=60)
+    def change(store: Store, number: int) -> None:
+        if number == 0:
+            for runner in range(40):
+                store.take(runner=f"w{runner}:1:x", now=after(99), stale_after_s=60)
+            return
+        for comparison_id in reversed(ids):
+            for version in (1, 2):
+                with suppress(VersionConflict):
+                    store.cancel(comparison_id, entry=make_entry(), version=version)
 
-        def cancel(_: int) -> None:
-            for comparison_id in reversed(ids):
-                for version in (1, 2):
-                    with suppress(VersionConflict):
-                        other.cancel(comparison_id, entry=make_entry(), version=version)
-
-        with ThreadPoolExecutor(2) as threads:
-            for job in [threads.submit(take, 0), threads.submit(cancel, 0)]:
-                job.result()
-        assert one.counts() == {"cancelled": 20}
+    at_once(two, change, 2)
+    assert two[0].counts() == {"cancelled": 20}
 
 
-def test_sign_offs_at_once_are_all_kept(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), [])
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: store.sign_off(make_signoff(), entry=make_entry()), range(8)))
-        assert len(store.signoffs("c-1")) == 8
+def test_sign_offs_at_once_are_all_kept(two: Two) -> None:
+    two[0].create(make_comparison(), [])
+    at_once(two, lambda store, _: store.sign_off(make_signoff(), entry=make_entry()))
+    assert len(two[0].signoffs("c-1")) == 8
 
 
-def test_what_is_deleted_while_answers_come_leaves_nothing(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-        one.create(make_comparison(), make_items(2 * ROUNDS))
-
-        def add(_: int) -> bool:
+def test_what_is_deleted_while_answers_come_leaves_nothing(two: Two) -> None:
+    def change(store: Store, number: int) -> bool:
+        if number == 0:
             with suppress(ComparisonNotFound):
                 for repeat in range(10_000):
-                    one.add_answers("c-1", [make_answer(1, repeat=repeat)])
+                    store.add_answers("c-1", [make_answer(1, repeat=repeat)])
                 return False
             return True
+        while len(store.answered("c-1")) < ROUNDS // 2:
+            time.sleep(0.001)
+        store.delete("c-1", entry=make_entry(), stale_after_s=60)
+        return True
 
-        def delete(_: int) -> bool:
-            while len(other.answered("c-1")) < ROUNDS // 2:
-                time.sleep(0.001)
-            other.delete("c-1", entry=make_entry(), stale_after_s=60)
-            return True
-
-        with ThreadPoolExecutor(2) as threads:
-            assert all(job.result() for job in [threads.submit(add, 0), threads.submit(delete, 0)])
-        with one.engine.connect() as connection:
-            assert connection.scalar(text("SELECT count(*) FROM answer")) == 0
+    two[0].create(make_comparison(), make_items(2))
+    assert all(at_once(two, change, 2))
+    with two[0].reading() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM answer")) == 0
 
 
-def test_sqlite_is_read_while_it_is_written(sqlite_url: str) -> None:
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_sqlite_is_read_while_it_is_written(two: Two) -> None:
     """A reader waits for no writer: it sees what was committed before."""
-    with open_store(sqlite_url, migrations=MIGRATIONS) as one, open_store(sqlite_url, migrations=MIGRATIONS) as other:
-        one.create(make_comparison(), make_items(2))
-        with writing(one.engine).begin() as connection:
-            connection.execute(text("UPDATE comparison SET label = 'new'"))
+    writer, reader = two
+    writer.create(make_comparison(), make_items(2))
 
-            def look(_: int) -> str:
-                other.page(ComparisonFilter())
-                list(other.items("c-1"))
-                return other.get("c-1").label
+    def look(store: Store, _: int) -> str:
+        store.page(ComparisonFilter())
+        list(store.items("c-1"))
+        return store.get("c-1").label
 
-            begun_s = time.monotonic()
-            with ThreadPoolExecutor(8) as threads:
-                assert set(threads.map(look, range(32))) == {""}
-            assert time.monotonic() - begun_s < 5
-        assert other.get("c-1").label == "new"
-
-
-def test_others_write_while_items_are_scored(url: str) -> None:
-    """Scores are made before the transaction begins that stores them."""
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
-        one.create(make_comparison(), make_items(2))
-
-        def scores() -> Iterator[Score]:
-            yield make_score(0)
-            other.add_answers("c-1", [make_answer(0)])
-            yield make_score(1)
-
+    with writer.writing() as connection:
+        connection.execute(text("UPDATE comparison SET label = 'new'"))
         begun_s = time.monotonic()
-        one.put_scores("c-1", scores())
-        assert time.monotonic() - begun_s < 4  # SQLite would wait for five seconds, then give up
-        assert len(list(one.scores("c-1"))) == 2
+        assert set(at_once((reader, reader), look, 32)) == {""}
+        assert time.monotonic() - begun_s < 5
+    assert reader.get("c-1").label == "new"
+
+
+def test_others_write_while_items_are_scored(two: Two) -> None:
+    """Scores are made before the transaction begins that stores them."""
+    one, other = two
+    one.create(make_comparison(), make_items(2))
+
+    def scores() -> Iterator[Score]:
+        yield make_score(0)
+        other.add_answers("c-1", [make_answer(0)])
+        yield make_score(1)
+
+    begun_s = time.monotonic()
+    one.put_scores("c-1", scores())
+    assert time.monotonic() - begun_s < 4  # SQLite would wait for five seconds, then give up
+    assert len(list(one.scores("c-1"))) == 2
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(url: str, what: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.store.writer", url, what]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def kill_after(child: subprocess.Popen[str], lines: int, seconds: float) -> list[str]:
+    """Kills a program some time after its first lines; returns all that it said."""
+    assert child.stdout is not None
+    said = [child.stdout.readline().strip() for _ in range(lines)]
+    time.sleep(seconds)
+    child.kill()
+    return said + child.communicate(timeout=60)[0].split()
+
+
+def test_a_killed_writer_loses_nothing_and_doubles_nothing(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(1))
+    reported = 0
+    for lines in (1, 2, 3):
+        said = kill_after(start(url, "add"), lines, 0.02 * lines)
+        assert int(said[-1]) > reported
+        reported = int(said[-1])
+        with open_store(url, migrations=MIGRATIONS) as store:
+            stored = len(store.answered("c-1")) // 2
+            assert reported <= stored <= reported + BATCH
+            assert stored % BATCH == 0
+            for arm in (BASELINE, CANDIDATE):
+                answers = list(store.answers("c-1", arm=arm))
+                assert [answer.repeat for answer in answers] == list(range(stored))
+                assert [answer.reply.text for answer in answers] == [text_of(number) for number in range(stored)]
+            assert store.get("c-1").duplicates == 0
+
+
+def test_a_creation_that_is_killed_leaves_nothing(url: str) -> None:
+    assert kill_after(start(url, "create"), 1, 0.3) == ["creating"]
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert store.list(ComparisonFilter()) == []
+        store.create(make_comparison("killed"), make_items(3))
+        assert len(list(store.items("killed"))) == 3
