@@ -113,7 +113,7 @@ def table(
             id=name,
             title=(titles or {}).get(name) or words(name),
             is_number=name not in (*names[:n_texts], *texts),
-            note=words.note(name) if legends is None else legends.get(name, ""),
+            note=words.optional(f"legend {name}") if legends is None else legends.get(name, ""),
         )
         for name in kept
     )

@@ -76,8 +76,8 @@ def _reasons(source: Source, words: Words) -> Iterator[str]:
 
 def _limits(source: Source, words: Words) -> Iterator[str]:
     verdict = source.analysis.verdict
-    if words.has(key := f"limits of {verdict}"):
-        yield words(key, alpha=source.plan.rule.alpha)
+    if limits := words.optional(f"limits of {verdict}", alpha=source.plan.rule.alpha):
+        yield limits
     if verdict is not Verdict.INVALID:
         yield words("limits of items")
     yield from words.reasons(source.analysis.caveats)

@@ -17,7 +17,7 @@ from qualab.model import engine, names, plan
 from qualab.model.canonical import canonical_json
 from qualab.model.names import Language, MissingPolicy
 from qualab.model.reason import Reason, of
-from qualab.report.words import CATALOGUES, ENGLISH, REASONS, en, ko, shown
+from qualab.report.words import ENGLISH, FORMS, catalogue, shown
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report
 from tests.said import KOREAN
@@ -29,25 +29,29 @@ def places(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("catalogues", [CATALOGUES, REASONS])
-def test_both_languages_have_the_same_keys_with_the_same_values(
-    catalogues: dict[Language, dict[str, str]],
-) -> None:
-    english, korean = (catalogues[language] for language in (Language.ENGLISH, Language.KOREAN))
+TABLES = ("units", "lists", "texts", "names", "reasons", "pages")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_both_languages_have_the_same_keys_with_the_same_values(table: str) -> None:
+    english, korean = (catalogue(language)[table] for language in (Language.ENGLISH, Language.KOREAN))
     assert english.keys() == korean.keys()
     assert [key for key in english if places(english[key]) != places(korean[key])] == []
 
 
-def test_a_key_without_an_english_text_is_one() -> None:
-    missing = ko.TEXTS.keys() - en.TEXTS.keys()
-    assert [key for key in missing if "{" in ko.TEXTS[key] or key.startswith(("section ", "legend "))] == []
-    assert en.TEXTS.keys() <= ko.TEXTS.keys()
-    assert en.NAMES.keys() <= ko.NAMES.keys()
+@pytest.mark.parametrize("language", Language)
+def test_every_place_has_a_format_that_there_is(language: Language) -> None:
+    tables = catalogue(language)
+    assert tables.keys() == {*TABLES, "errors", "details", "fields"}
+    specs = {spec for table in TABLES for text in tables[table].values() for _, _, spec, _ in Formatter().parse(text)}
+    ours = {*FORMS, *tables["lists"], "name", "span"}
+    others = [spec for spec in specs if spec and spec not in ours and not spec.startswith("plural:")]
+    assert [format(1.0, spec) for spec in others]
 
 
 def parsed(folder: str, *, having: str = "") -> Iterator[ast.AST]:
     for path in (PACKAGE / folder).rglob("*.py"):
-        if path.name not in ("en.py", "ko.py") and having in (text := path.read_text()):
+        if having in (text := path.read_text()):
             yield from ast.walk(ast.parse(text))
 
 
@@ -67,7 +71,7 @@ def constants(folder: str) -> set[str]:
 
 
 def test_every_text_is_used_and_every_text_that_is_used_is_there() -> None:
-    keys = CATALOGUES[Language.ENGLISH].keys()
+    keys = ENGLISH.texts("texts").keys()
     vocabularies = (value for module in (engine, names, plan) for value in vars(module).values())
     enums = [kind.__members__ for kind in vocabularies if isinstance(kind, type) and issubclass(kind, Enum)]
     members = {text for kind in enums for name, one in kind.items() for text in (name, name.lower(), one.value)}
@@ -95,7 +99,7 @@ def test_every_code_that_is_made_has_words_and_is_made() -> None:
         elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name) and target.id == "code":
             code = node.value
         made |= {one.pattern: one for one in patterns(code)} if code else {}
-    known = REASONS[Language.ENGLISH]
+    known = ENGLISH.texts("reasons")
     assert [pattern for pattern, code in made.items() if not any(map(code.fullmatch, known))] == []
     tabled = constants("")
     assert [

@@ -108,7 +108,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "path": request.url.path,
         "is_signed_in": COOKIE in request.cookies,
         "files": {name: f"/static/{name}?{_digest(name)}" for name in LOADED},
-        "verdict_cell": lambda verdict: verdict_cell(verdict, words.report),
+        "verdict_cell": lambda verdict: verdict_cell(verdict, words),
         "change_cell": lambda change: Cell(text=words(f"change {change}"), tone=TONES[change]),
         "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}",
         "count": count,
@@ -457,7 +457,7 @@ def power_figures(
         loss = mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power)
     except InsufficientData:
         loss = None
-    units, none = words.report.units, words("no margin")
+    units, none = words.units, words("no margin")
     facts = (
         Fact(label=words("power here", n=n), text=units(share(here))),
         Fact(
