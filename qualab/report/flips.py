@@ -55,7 +55,7 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     return Flips(
         are_losses=bool(losses),
         n_flips=len(flips),
-        n_shown_kind=len(worst),
+        n_worst=len(worst),
         shown=tuple(flip for flip in found if flip),
     )
 
@@ -90,7 +90,7 @@ def flips_blocks(source: Source, words: Words) -> Iterator[Block]:
         yield Paragraph(text=words("no texts"))
     else:
         key = "flips how" if found.are_losses else "gains how"
-        yield Paragraph(text=words(key, n=len(found.shown), total=found.n_shown_kind))
+        yield Paragraph(text=words(key, n=len(found.shown), total=found.n_worst))
         yield from (_excerpt(flip, words) for flip in found.shown)
         if not any(flip.extracted for flip in found.shown):
             yield Paragraph(text=words("not extracted"), is_muted=True)

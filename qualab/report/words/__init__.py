@@ -35,6 +35,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "count": wording.count,
     "place": lambda place: f"{place:,.0f}",
     "tokens": wording.tokens,
+    "over": lambda length: f"{length:+.2f}".replace("-", wording.MINUS),
     "pvalue": wording.pvalue,
     "score": wording.score,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
