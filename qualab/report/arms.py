@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qualab.model.comparison import OddOneOut, RepeatNoise, TextsCompared, Thoughts
@@ -19,7 +19,7 @@ from qualab.model.engine import (
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason
-from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph
+from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
 from qualab.model.wording import count, seconds, share, tokens
 from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
@@ -35,15 +35,18 @@ Texts = Mapping[ArmName, str]
 
 def arms_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show what each arm is, how fast it answered, and how the engines' configurations differ."""
-    rows = [
-        {"part": words(part), **{arm: texts.get(arm) or words("not said") for arm in ArmName}}
-        for part, texts in _arm_facts(source, words)
-    ]
-    yield table(words, ("part", *ArmName), rows, n_texts=3)
+    yield facts_table(_arm_facts(source, words), words)
     if imported := source.plan.imported:
         yield Paragraph(text=words("not asked", n=sum(join.paired for join in imported.joins)))
     if source.observations is not None:
         yield from _differences(source, words)
+
+
+def facts_table(facts: Iterable[tuple[str, Texts]], words: Words) -> Table:
+    """Lay out what is known of each arm, one part a row."""
+    unknown = words("not said")
+    rows = [{"part": words(part), **{arm: texts.get(arm) or unknown for arm in ArmName}} for part, texts in facts]
+    return table(words, ("part", *ArmName), rows, n_texts=3)
 
 
 def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
