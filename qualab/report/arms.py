@@ -272,7 +272,6 @@ def _odd(odd: OddOneOut | None, words: Words) -> Cell:
 
 
 def _token_rows(tokens: FirstTokenSummary, words: Words) -> Iterator[NoiseRow]:
-    """Over all tasks, then in each where there are several."""
     labelled = [(words("first token"), tokens.baseline, tokens.candidate)]
     if len(tokens.tasks) > 1:
         labelled += [(words("first token in", task=own.task), own.baseline, own.candidate) for own in tokens.tasks]

@@ -62,7 +62,7 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
 
 
 def _flip(store: Store, comparison_id: str, change: ScoreFlip) -> Flip | None:
-    """The item with both answers; None where they are stored elsewhere."""
+    """Read the item with both answers; None where they are stored elsewhere."""
     item, answers, scores = store.pair(comparison_id, change.position)
     both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
     if len(both) < len(ArmName):

@@ -63,7 +63,6 @@ def _time(planning: Planning) -> str:
 
 
 def _cells(figures: Figures, planning: Planning) -> Cells:
-    """One metric; None for what its plan does not have."""
     asked, looks, sign = figures.asked, figures.looks, "−" if is_one_sided(planning.plan.rule) else "±"
     has_effect = any(round(other.belief.design_effect, 2) > 1.0 for other in planning.metrics)
 

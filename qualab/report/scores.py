@@ -160,7 +160,6 @@ def _planned(row: MetricResult, spec: MetricSpec, source: Source) -> Cells:
 
 
 def _needed(evidence: Evidence, rule: MetricRule, words: Words) -> Cells:
-    """Items to prove the margin: at no true difference, and at the observed one."""
     if evidence.provable_margin is None:
         return {"items needed": words("no bound")}
     observed, over = evidence.items_needed_observed, evidence.items_needed_observed_range

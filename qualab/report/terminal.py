@@ -235,7 +235,7 @@ def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2
 
 
 def _print_table(console: Console, block: Table, command: str) -> None:
-    """Whole where it fits; else with the first column's names on two lines, without dispensable columns, in parts."""
+    """Draw it whole where it fits; else with names on two lines, without dispensable columns, in parts."""
     kept, width = list(block.columns), console.width
     cells = {
         column.id: [_DIGEST.sub(r"\1", row.cells[n].marked) for row in block.rows] for n, column in enumerate(kept)
@@ -265,7 +265,7 @@ def _print_table(console: Console, block: Table, command: str) -> None:
 
 
 def _parts(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> Iterator[list[Column]]:
-    """The columns in as many parts as the width asks for, each with the names of the rows. Texts wrap instead."""
+    """Split the columns into as many parts as the width asks for, each with the names of the rows; texts wrap."""
     names = [column for n, column in enumerate(columns) if not any(one.is_number for one in columns[: n + 1])]
     part = list(names)
     for column in columns[len(names) :]:
