@@ -20,7 +20,7 @@ from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason
 from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
-from qualab.model.wording import count, seconds, share, tokens
+from qualab.model.wording import count, share, tokens
 from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
 from qualab.report.words import Words
@@ -57,35 +57,21 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     else:
         yield "url", {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     yield "model", source.models
-    if any(summary.models.keys() - {source.plan.sampling.model} for summary in arms.values()):
-        yield (
-            "answered by",
-            {arm: ", ".join(f"{name} ({count(n)})" for name, n in own.models.items()) for arm, own in arms.items()},
-        )
+    if any(own.models.keys() - {source.plan.sampling.model} for own in arms.values()):
+        names = {arm: [f"{name} ({count(n)})" for name, n in own.models.items()] for arm, own in arms.items()}
+        yield "answered by", {arm: ", ".join(own) for arm, own in names.items()}
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
     yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
-    yield (
-        "latency",
-        {
-            arm: f"{seconds(own.latency_p50_s)} / {seconds(own.latency_p99_s)}"
-            for arm, own in arms.items()
-            if own.latency_p50_s is not None and own.latency_p99_s is not None
-        },
-    )
+    yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}
     if not imported:
         yield "generated", {arm: count(own.completion_tokens) for arm, own in arms.items()}
     if any(len(own.fingerprints) > 1 for own in arms.values()):
         yield "fingerprints", {arm: count(len(own.fingerprints)) for arm, own in arms.items()}
     if analysis.reasoning:
-        thoughts: dict[ArmName, Thoughts] = {arm: getattr(analysis.reasoning, arm) for arm in ArmName}
-        yield (
-            "thoughts",
-            {
-                arm: words("thoughts of", n=own.n_answers, mean=round(own.mean_characters or 0), cut=own.cut)
-                for arm, own in thoughts.items()
-            },
-        )
+        thoughts: list[Thoughts] = [getattr(analysis.reasoning, arm) for arm in ArmName]
+        texts = [words("thoughts of", thoughts=own, mean=round(own.mean_characters or 0)) for own in thoughts]
+        yield "thoughts", dict(zip(ArmName, texts, strict=True))
     for leak in analysis.leaks:
         numbers = zip(ArmName, (leak.n_baseline, leak.n_candidate), strict=True)
         yield leak.kind.value, {arm: words("n of", n=n, total=leak.n_pairs) for arm, n in numbers}

@@ -36,29 +36,26 @@ def junit(result: GateResult) -> bytes:
         for reason in reasons:
             Xml.SubElement(properties, "property", name=name, value=_legal(canonical_json(reason)))
     lines = "\n".join(ENGLISH.reasons((*result.reasons, *result.caveats)))
-    cases = [_case("comparison", result.verdict, "; ".join(ENGLISH.reasons(result.reasons)), lines)]
+    message = "; ".join(ENGLISH.reasons(result.reasons))
+    cases = [_case("comparison", OUTCOMES.get(result.verdict), result.verdict, message, lines)]
     for metric in (*result.primaries, *result.alarms):
-        cases.append(_case(metric.id, metric.verdict, ENGLISH.reason(metric.reason), _facts(metric)))
+        outcome, message = OUTCOMES.get(metric.verdict), ENGLISH.reason(metric.reason)
+        cases.append(_case(metric.id, outcome, metric.verdict, message, _facts(metric)))
     return _written(result.id, [properties, *cases])
 
 
 def junit_of_error(name: str, *, code: str, message: str) -> bytes:
     """Write one case that is in error, where there is no result."""
-    case = Xml.Element("testcase", classname="qualab", name="comparison")
-    _add_outcome(case, "error", code, message)
-    return _written(name, [case])
+    return _written(name, [_case("comparison", "error", code, message)])
 
 
-def _case(name: str, verdict: Verdict, message: str, output: str) -> Xml.Element:
+def _case(name: str, outcome: str | None, code: str, message: str, output: str = "") -> Xml.Element:
     case = Xml.Element("testcase", classname="qualab", name=_legal(name))
-    if verdict in OUTCOMES:
-        _add_outcome(case, OUTCOMES[verdict], verdict.value, message)
-    Xml.SubElement(case, "system-out").text = _legal(output)
+    if outcome:
+        Xml.SubElement(case, outcome, type=code, message=_legal(message)).text = _legal(f"{code}: {message}")
+    if output:
+        Xml.SubElement(case, "system-out").text = _legal(output)
     return case
-
-
-def _add_outcome(case: Xml.Element, kind: str, code: str, message: str) -> None:
-    Xml.SubElement(case, kind, type=code, message=_legal(message)).text = _legal(f"{code}: {message}")
 
 
 def _facts(metric: MetricResult) -> str:

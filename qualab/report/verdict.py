@@ -80,41 +80,16 @@ def signoff_line(source: Source, words: Words) -> Paragraph:
 
 def forest_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show how the chart is read, and the chart; or why there is none."""
-    rows = tuple(_forest_rows(source, words))
-    if not rows:
-        yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
-        return
-    rule, bounds = source.plan.rule, bounds_text(source.plan)
-    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
-    how = words(
-        "forest how",
-        level=1.0 - 2.0 * rule.alpha,
-        bounds=bounds,
-        looks=words("over looks") if source.analysis.looks else "",
-        guard=words("guard") if is_guarded else "",
-    )
-    are_better = all(metric.higher_is_better for metric in source.plan.primaries)
-    yield Paragraph(text=how, is_muted=True)
-    yield Forest(
-        rows=rows,
-        axis=words("forest axis"),
-        left=words("worse" if are_better else "lower"),
-        right=words("better" if are_better else "higher"),
-        band=words("margin") if "," in bounds else f"{words('margin')} {words.units(bounds)}",
-        description="; ".join(f"{row.label}: {row.text}, {row.verdict.text}" for row in rows),
-    )
-
-
-def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
-    specs = {spec.id: spec for spec in source.plan.metrics}
+    plan, rule, bounds = source.plan, source.plan.rule, bounds_text(source.plan)
+    specs, rows = {spec.id: spec for spec in plan.metrics}, []
     for row in source.primaries:
         if row.evidence is None:
             continue
-        margin = source.plan.rule.margin if row.margin is None else row.margin
-        lower, upper = source.plan.rule_for(specs[row.id]).sides
+        margin = rule.margin if row.margin is None else row.margin
+        lower, upper = plan.rule_for(specs[row.id]).sides
         interval, difference = row.evidence.equivalence_interval, signed(row.evidence.difference)
         limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
-        yield ForestRow(
+        drawn = ForestRow(
             label=row.id,
             difference=row.evidence.difference,
             low=interval.low if interval else None,
@@ -124,6 +99,23 @@ def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
             text=words.units(f"{difference}{limits} pp"),
             verdict=verdict_cell(row.verdict, words),
         )
+        rows.append(drawn)
+    if not rows:
+        yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
+        return
+    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
+    looks, guard = words("over looks") if source.analysis.looks else "", words("guard") if is_guarded else ""
+    how = words("forest how", level=1.0 - 2.0 * rule.alpha, bounds=bounds, looks=looks, guard=guard)
+    yield Paragraph(text=how, is_muted=True)
+    are_better = all(metric.higher_is_better for metric in plan.primaries)
+    yield Forest(
+        rows=tuple(rows),
+        axis=words("forest axis"),
+        left=words("worse" if are_better else "lower"),
+        right=words("better" if are_better else "higher"),
+        band=words("margin") if "," in bounds else f"{words('margin')} {words.units(bounds)}",
+        description="; ".join(f"{row.label}: {row.text}, {row.verdict.text}" for row in rows),
+    )
 
 
 def signoff_blocks(source: Source, words: Words) -> Iterator[Block]:

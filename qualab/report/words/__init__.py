@@ -37,6 +37,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "tokens": wording.tokens,
     "over": lambda length: f"{length:+.2f}".replace("-", wording.MINUS),
     "pvalue": wording.pvalue,
+    "seconds": wording.seconds,
     "score": wording.score,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
