@@ -132,12 +132,6 @@ COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin
             "`qualab resume 2026-a --retry-failed`",
         ),
         (
-            Reason("status-differs", {"status": "timeout", "n_baseline": 0, "n_candidate": 10, "p": 0.002}),
-            "The arms differ in how often the status is timeout: 0 items in the baseline alone, 10 in the candidate "
-            "alone (p 0.002).",
-            "두 서버의 ‘시간 초과’ 빈도가 다릅니다: 기준만 문항 0개, 후보만 10개 (p 0.002).",
-        ),
-        (
             of("gsm8k/em,none", Reason("needs.observed", {
                 "proven": PROVES, "bounds": MARGIN, "needed": ABOUT, "circumstances": Reason("at-discordance"),
                 "difference": -0.0083, "observed": Reason("about.open", {"n": 1582, "low": 1148, "most": 200_000}),
@@ -150,36 +144,9 @@ COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin
             "약 751개(548 ~ 1,039개), −0.83%p의 차이가 실제일 때 약 1,582개(1,148개 ~ 200,000개 초과) 필요",
         ),
         (
-            of("gsm8k/em,none", Reason("needs.out-of-reach", {
-                "proven": Reason("items-prove.nothing", {"n": 1}), "bounds": Reason("margin.loss", {"margin": 0.02}),
-                "needed": Reason("more-than", {"most": 200_000}), "circumstances": Reason("at-spread"),
-                "difference": -0.05,
-            })),
-            "gsm8k/em,none: this 1 item proves no margin; −2.00 pp needs more than 200,000 items at this spread and no "
-            "true difference; more items will not prove it if the difference of −5.00 pp is real",
-            "gsm8k/em,none: 문항 1개로는 어떤 한계도 입증되지 않음. 지금의 산포 기준으로 −2.00%p를 입증하려면, "
-            "실제 차이가 없을 때 200,000개 넘게 필요. −5.00%p의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
-        ),
-        (
             Reason("unpinned", {"parts": (Reason("no-image"), Reason("no-revision"))}),
             "Unpinned: no image is named, no checkpoint revision is named: not for sign-off.",
             "고정되지 않음: 이미지가 지정되지 않음, 체크포인트 리비전이 지정되지 않음. 승인에 쓸 수 없습니다.",
-        ),
-        (
-            Reason("finding.allowed", {"what": of("a", Reason("differ.generation", {
-                "n": 9, "total": 10, "baseline": '{"temperature":0}', "candidate": '{"temperature":0.7}',
-            }))}),
-            'Allowed: a: the generation settings differ in 9 of 10 answers: {"temperature":0} and {"temperature":0.7}.',
-            '허용함: a: 답변 10개 중 9개의 생성 설정이 다름: {"temperature":0} / {"temperature":0.7}.',
-        ),
-        (
-            Reason("finding", {"what": Reason("not-compared", {
-                "arms": ("baseline", "candidate"),
-                "parts": (Reason("part.task-versions"), Reason("part.chat-template")),
-            })}),
-            "not compared, since the log of the baseline and the candidate does not tell: task versions, "
-            "the chat template.",
-            "기준과 후보 로그에 없어 비교하지 못한 것: 과제 버전, 채팅 템플릿.",
         ),
         (
             Reason("configuration-closed", {"arms": ("baseline", "candidate")}),
