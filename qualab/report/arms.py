@@ -258,21 +258,21 @@ def _odd(odd: OddOneOut | None, words: Words) -> Cell:
 
 
 def _token_rows(tokens: FirstTokenSummary, words: Words) -> Iterator[NoiseRow]:
+
+    def place(texts: TokensCompared) -> Cell:
+        key = "token at"
+        if not texts.n_differ:
+            key = "no text differs"
+        elif texts.first_difference is None:
+            key = "tokens the same" if texts.n_tokenized else "tokens unknown"
+        return Cell(text=words(key, texts=texts), value=texts.first_difference)
+
     labelled = [(words("first token"), tokens.baseline, tokens.candidate)]
     if len(tokens.tasks) > 1:
         labelled += [(words("first token in", task=own.task), own.baseline, own.candidate) for own in tokens.tasks]
     for label, baseline, candidate in labelled:
         if candidate.n_differ or (baseline and baseline.n_differ):
-            yield label, _token_place(baseline, words) if baseline else NOTHING, _token_place(candidate, words), NOTHING
-
-
-def _token_place(texts: TokensCompared, words: Words) -> Cell:
-    key = "token at"
-    if not texts.n_differ:
-        key = "no text differs"
-    elif texts.first_difference is None:
-        key = "tokens the same" if texts.n_tokenized else "tokens unknown"
-    return Cell(text=words(key, texts=texts), value=texts.first_difference)
+            yield label, place(baseline) if baseline else NOTHING, place(candidate), NOTHING
 
 
 def _token_notes(source: Source, words: Words) -> Iterator[str]:

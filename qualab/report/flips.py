@@ -52,25 +52,18 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     for turn in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once
         if turn is not None:
             shown.setdefault(turn.position, turn)
-    pairs = (_flip(store, comparison.id, change) for change in list(shown.values())[:MOST_SHOWN])
-    return Flips(
-        are_losses=bool(losses),
-        n_flips=len(flips),
-        n_worst=len(worst),
-        shown=tuple(flip for flip in pairs if flip),
-    )
-
-
-def _flip(store: Store, comparison_id: str, change: ScoreFlip) -> Flip | None:
-    """Read the item with both answers; None where they are stored elsewhere."""
-    item, answers, scores = store.pair(comparison_id, change.position)
-    both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
-    if len(both) < len(ArmName):
-        return None
-    own = [score for score in scores if (score.metric, score.repeat) == (change.metric, change.repeat)]
-    details = {score.arm: extracted(score.detail) for score in own}
-    texts = tuple(details.get(arm, "") for arm in ArmName)
-    return Flip(item=item, change=change, answers=[both[arm] for arm in ArmName], extracted=texts if all(texts) else ())
+    pairs = []
+    for change in list(shown.values())[:MOST_SHOWN]:
+        item, answers, scores = store.pair(comparison.id, change.position)
+        both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
+        if len(both) < len(ArmName):  # they are stored elsewhere
+            continue
+        own = [score for score in scores if (score.metric, score.repeat) == (change.metric, change.repeat)]
+        details = {score.arm: extracted(score.detail) for score in own}
+        texts = tuple(details.get(arm, "") for arm in ArmName)
+        answered = tuple(both[arm] for arm in ArmName)
+        pairs.append(Flip(item=item, change=change, answers=answered, extracted=texts if all(texts) else ()))
+    return Flips(are_losses=bool(losses), n_flips=len(flips), n_worst=len(worst), shown=tuple(pairs))
 
 
 def extracted(detail: tuple[Any, ...] | None) -> str:

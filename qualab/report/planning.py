@@ -57,8 +57,8 @@ def _time(planning: Planning) -> str:
     if planning.duration_s is None or planning.rate is None:
         return ""
     rate = f"{planning.rate:,.0f}" if planning.rate >= 100 else f"{planning.rate:.3g}"
-    # rounded to minutes where there are some: it is a guess
     seconds = max(1, round(planning.duration_s))
+    # rounded to minutes where there are some: it is a guess
     return ENGLISH("plan time", duration=seconds if seconds < 90 else 60 * round(seconds / 60), rate=rate)
 
 

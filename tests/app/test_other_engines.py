@@ -151,8 +151,8 @@ def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
     ("script", "note"),
     [
         (TENSORRT_LLM, "The candidate's engine tells its iterations once: "),
-        (TENSORRT_LLM, "TensorRT-LLM tells a part of its configuration: "),
-        (TGI, "TGI tells a part of its configuration: "),
+        (TENSORRT_LLM, "TensorRT-LLM publishes only part of its configuration: "),
+        (TGI, "TGI publishes only part of its configuration: "),
     ],
 )
 def test_what_is_not_read_is_said(script: EngineScript, note: str) -> None:

@@ -279,7 +279,7 @@ def test_a_restart_between_two_readings_that_failed_is_found() -> None:
         segment(later, None, attempts=10),
     ]
     (found,) = english(treated(stretches).troubles)
-    assert found.startswith("sums: the candidate's engine started anew while it was asked")
+    assert found.startswith("sums: the candidate's engine restarted while it was asked")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
         assert drafting(both.compared()).round_cost == pytest.approx(0.3, abs=0.05)
 
 
-ANEW = "engine started anew while it was asked"
+ANEW = "engine restarted while it was asked"
 PICKS: dict[str, Any] = {"sizes": {"sums": 40, "picks": 30}, "scored": ("picks",)}
 
 
@@ -390,7 +390,7 @@ def test_requests_of_others_are_said(kind: str, said: str) -> None:
         found = both.compared()
     notes = [note for note in english(treatment(found).notes) if "not this run's" in note]
     assert len(notes) == 1
-    assert notes[0].startswith(f"The baseline's engine {said} that were not this run's")
+    assert notes[0].startswith(f"The baseline's engine {said} that were not from this run")
     assert found.verdict is not Verdict.INVALID
 
 

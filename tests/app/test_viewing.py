@@ -58,7 +58,7 @@ def test_texts_are_cut_where_they_part(off: str, on: str, shared: str, marks: tu
 
 def test_an_answer_that_is_missing_is_not_an_empty_one() -> None:
     found = both(None, "")
-    assert found.difference == "There is no text to compare in one arm."
+    assert found.difference == "One arm has no text to compare."
     texts = [side.answer.reply.text for side in found.sides if side.answer]
     assert texts == [None, ""]
 
