@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.model.comparison import OddOneOut, RepeatNoise, TextsCompared, Thoughts
+from qualab.model.comparison import OddOneOut, TextsCompared, Thoughts
 from qualab.model.engine import (
     EngineKind,
     EngineSummary,
@@ -221,11 +221,23 @@ def noise_blocks(source: Source, words: Words) -> Iterator[Block]:
         yield table(words, NOISE_COLUMNS, rows, n_texts=4, notes=notes)
     else:
         yield from (Paragraph(text=note, is_muted=True) for note in notes)
-    if repeats:
+    primaries = {row.id for row in source.primaries}
+    repeated: list[Cells] = [
+        {
+            "metric": repeat.metric,
+            "arm": words(repeat.arm),
+            "n": (repeat.n_items, "count"),
+            "flip rate": (repeat.flip_rate, "share"),
+            "between": (repeat.icc, "share"),
+            "icc": (repeat.icc, "tokens"),
+            "icc mean": (repeat.icc_mean, "tokens"),
+        }
+        for repeat in (repeats.metrics if repeats else ())
+        if repeat.metric in primaries
+    ]
+    if repeated:
         yield Paragraph(text=words("repeats"), is_muted=True)
-        primaries = {row.id for row in source.primaries}
-        own = [repeat for repeat in repeats.metrics if repeat.metric in primaries]
-        yield table(words, REPEAT_COLUMNS, [_repeat(repeat, words) for repeat in own], n_texts=2)
+        yield table(words, tuple(repeated[0]), repeated, n_texts=2)
 
 
 def _noise_rows(source: Source, words: Words) -> Iterator[NoiseRow]:
@@ -289,21 +301,6 @@ def _token_notes(source: Source, words: Words) -> Iterator[str]:
         yield words("tokens how", who=tokenizer)
     if tokens.lack:
         yield words(f"tokens lack {tokens.lack}", who=tokenizer)
-
-
-REPEAT_COLUMNS = ("metric", "arm", "n", "flip rate", "between", "icc", "icc mean")
-
-
-def _repeat(repeat: RepeatNoise, words: Words) -> Cells:
-    return {
-        "metric": repeat.metric,
-        "arm": words(repeat.arm),
-        "n": (repeat.n_items, "count"),
-        "flip rate": (repeat.flip_rate, "share"),
-        "between": (repeat.icc, "share"),
-        "icc": (repeat.icc, "tokens"),
-        "icc mean": (repeat.icc_mean, "tokens"),
-    }
 
 
 DRAFTING_COLUMNS = (

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
 from qualab.model.canonical import canonical_json
-from qualab.model.comparison import MetricResult
 from qualab.model.names import Verdict
 from qualab.model.report import Bullets, GateResult
-from qualab.model.wording import percent, signed
+from qualab.model.wording import signed
 from qualab.report.markdown import block_lines, escaped
 from qualab.report.scores import metric_table
 from qualab.report.words import ENGLISH
@@ -39,8 +38,14 @@ def junit(result: GateResult) -> bytes:
     message = "; ".join(ENGLISH.reasons(result.reasons))
     cases = [_case("comparison", OUTCOMES.get(result.verdict), result.verdict, message, lines)]
     for metric in (*result.primaries, *result.alarms):
-        outcome, message = OUTCOMES.get(metric.verdict), ENGLISH.reason(metric.reason)
-        cases.append(_case(metric.id, outcome, metric.verdict, message, _facts(metric)))
+        message, evidence = ENGLISH.reason(metric.reason), metric.evidence
+        facts = message
+        if evidence:
+            limits = evidence.equivalence_interval
+            level = f", {ENGLISH('interval at', level=limits.confidence_level)} " if limits else ""
+            interval = ENGLISH.interval(limits.low, limits.high) if limits else ""
+            facts += f"\ndifference {signed(evidence.difference)} pp{level}{interval}, {evidence.n_items} pairs"
+        cases.append(_case(metric.id, OUTCOMES.get(metric.verdict), metric.verdict, message, facts))
     return _written(result.id, [properties, *cases])
 
 
@@ -56,16 +61,6 @@ def _case(name: str, outcome: str | None, code: str, message: str, output: str =
     if output:
         Xml.SubElement(case, "system-out").text = _legal(output)
     return case
-
-
-def _facts(metric: MetricResult) -> str:
-    reason, evidence = ENGLISH.reason(metric.reason), metric.evidence
-    if evidence is None:
-        return reason
-    interval = ""
-    if between := evidence.equivalence_interval:
-        interval = f", {percent(between.confidence_level)} interval {signed(between.low)} to {signed(between.high)}"
-    return f"{reason}\ndifference {signed(evidence.difference)} pp{interval}, {evidence.n_items} pairs"
 
 
 def _written(name: str, elements: Iterable[Xml.Element]) -> bytes:

@@ -72,12 +72,10 @@ def _fonts() -> tuple[typst.Fonts, str]:
 def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
     """Replace characters without a glyph in every text, and mark places to break where it has no spaces."""
     if isinstance(value, str):
-        return clean(value if value.startswith("<svg") else _with_breaks(value))
+        if not value.startswith("<svg"):
+            value = _WORD.sub(lambda word: _AFTER_SIGN.sub(_BREAK, word[0]), value)
+            value = _RUN.sub(lambda run: f"{run[0]}{_BREAK}", value)
+        return clean(value)
     if isinstance(value, dict):
         return {key: _cleaned(one, clean) for key, one in value.items()}
     return list(map(partial(_cleaned, clean=clean), value)) if isinstance(value, list) else value
-
-
-def _with_breaks(text: str) -> str:
-    signed = _WORD.sub(lambda word: _AFTER_SIGN.sub(_BREAK, word[0]), text)
-    return _RUN.sub(lambda run: f"{run[0]}{_BREAK}", signed)

@@ -26,8 +26,17 @@ def metrics_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show the table of all metrics, and what its rows have no room for."""
     analysis, suite = source.analysis, source.analysis.suite
     yield metric_table(analysis.metrics, words, has_looks=analysis.looks is not None)
-    if notes := tuple(_notes(analysis.metrics, words)):
-        yield Bullets(items=notes)
+    notes = []
+    if pairs := [f"{row.id} = {row.equals.removeprefix(f'{row.task}/')}" for row in analysis.metrics if row.equals]:
+        notes.append(words("same scores", pairs=", ".join(pairs)))
+    by_note: dict[str, list[str]] = {}
+    for row in analysis.metrics:
+        note = row.reason if row.verdict is Verdict.NOT_TESTED else row.evidence.note if row.evidence else None
+        if note and not row.equals:
+            by_note.setdefault(words.reason(note), []).append(row.id)
+    notes += [f"{', '.join(ids)}: {note}" for note, ids in by_note.items()]
+    if notes:
+        yield Bullets(items=tuple(notes))
     if suite.global_test and suite.global_test.n_metrics > 1:
         yield Paragraph(text=words("together", test=suite.global_test))
     if suite.joint_power is not None:
@@ -81,17 +90,6 @@ def _metric_cells(row: MetricResult, words: Words) -> Cells:
         "unpaired": (evidence.pvalue_unpaired, "pvalue"),
         "gains": f"{count(evidence.gains)}/{count(evidence.losses)}",
     }
-
-
-def _notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
-    if pairs := [f"{row.id} = {row.equals.removeprefix(f'{row.task}/')}" for row in rows if row.equals]:
-        yield words("same scores", pairs=", ".join(pairs))
-    by_note: dict[str, list[str]] = {}
-    for row in rows:
-        note = row.reason if row.verdict is Verdict.NOT_TESTED else row.evidence.note if row.evidence else None
-        if note and not row.equals:
-            by_note.setdefault(words.reason(note), []).append(row.id)
-    yield from (f"{', '.join(ids)}: {note}" for note, ids in by_note.items())
 
 
 _HAIR = 1e-9

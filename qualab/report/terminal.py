@@ -212,7 +212,11 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = ""
             case Table():
                 _print_table(console, block, command)
             case Histogram():
-                _print_histogram(console, block)
+                console.print(Text(f"\n{block.title}: {block.axis}", style="bold"))
+                most = max(bar.count for bar in block.bars)
+                for bar in block.bars:
+                    drawn = BAR * round(BAR_WIDTH * bar.count / most)
+                    console.print(Text(f"  {bar.label:>2} {bar.text:>7}  {drawn}"))
             case Excerpt():
                 _print_excerpt(console, block)
             case Forest():
@@ -280,13 +284,6 @@ def _width(columns: Sequence[Column], cells: dict[str, list[str]]) -> int:
     texts = ((column.title, *cells[column.id]) for column in columns)
     widths = [max(cell_len(line) for text in own for line in text.split("\n")) for own in texts]
     return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _print_histogram(console: Console, block: Histogram) -> None:
-    console.print(Text(f"\n{block.title}: {block.axis}", style="bold"))
-    most = max(bar.count for bar in block.bars)
-    for bar in block.bars:
-        console.print(Text(f"  {bar.label:>2} {bar.text:>7}  {BAR * round(BAR_WIDTH * bar.count / most)}"))
 
 
 def _print_excerpt(console: Console, block: Excerpt) -> None:
