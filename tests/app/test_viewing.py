@@ -22,17 +22,11 @@ RULE = DecisionRule(margin=0.02, alpha=0.05, power=0.8, objective=Objective.EQUI
 
 
 def both(off: str | None, on: str | None) -> Pair:
-    answers = [
-        Answer(
-            arm=arm,
-            position=0,
-            choice=0,
-            repeat=0,
-            request_hash=b"h" * 16,
-            reply=failure() if text is None else reply(text),
-        )
-        for arm, text in zip(ArmName, (off, on), strict=True)
-    ]
+    replies = (failure() if text is None else reply(text) for text in (off, on))
+    answers = (
+        Answer(arm=arm, position=0, choice=0, repeat=0, request_hash=b"h" * 16, reply=own)
+        for arm, own in zip(ArmName, replies, strict=True)
+    )
     return pair(0, *answers, ENGLISH)
 
 
