@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_engines_that_count_from_the_first_look(script: Engin
         both.killed(after=20)
         found = both.resumed()
     assert english(treatment(found).troubles) == ()
-    assert not any("started anew" in one for one in english(treatment(found).notes))
+    assert not any("restarted" in one for one in english(treatment(found).notes))
 
 
 # another model answers
