@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.model.comparison import ArmSummary, NoiseFloor, OddOneOut, RepeatNoise, TextsCompared, Thoughts
+from qualab.model.comparison import OddOneOut, TextsCompared, Thoughts
 from qualab.model.engine import (
     EngineKind,
     EngineSummary,
     FirstTokenSummary,
-    LengthBin,
     TaskDrafting,
     TokensCompared,
     Treatment,
@@ -21,107 +19,95 @@ from qualab.model.engine import (
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason
-from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph
-from qualab.model.wording import MINUS, count, seconds, share, tokens
-from qualab.report.source import Cells, Source, number, table
+from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
+from qualab.model.wording import count, share, tokens
+from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
 from qualab.report.words import Words
 
 if TYPE_CHECKING:
-    from qualab.analysis.drafter import Difference
+    pass
 
 DRAFTER = Reason("follows.drafter")
-"""Why settings differ that are the drafter's own: they are many, and one row stands for them."""
+"""One row stands for all settings that follow from it."""
 Texts = Mapping[ArmName, str]
 
 
 def arms_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """What each arm is, how fast it answered, and what differs."""
-    rows = [
-        {"part": words(part), **{arm: texts.get(arm) or words("not said") for arm in ArmName}}
-        for part, texts in _arm_facts(source, words)
-    ]
-    yield table(words, ("part", *ArmName), rows, n_texts=3)
+    """Show what each arm is, how fast it answered, and how the engines' configurations differ."""
+    yield facts_table(_arm_facts(source, words), words)
     if imported := source.plan.imported:
         yield Paragraph(text=words("not asked", n=sum(join.paired for join in imported.joins)))
     if source.observations is not None:
         yield from _differences(source, words)
 
 
+def facts_table(facts: Iterable[tuple[str, Texts]], words: Words) -> Table:
+    """Lay out what is known of each arm, one part a row."""
+    unknown = words("not said")
+    rows = [{"part": words(part), **{arm: texts.get(arm) or unknown for arm in ArmName}} for part, texts in facts]
+    return table(words, ("part", *ArmName), rows, n_texts=3)
+
+
 def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     comparison, analysis, imported = source.comparison, source.analysis, source.plan.imported
-    arms = {one.arm: one for one in analysis.arms}
+    arms = {summary.arm: summary for summary in analysis.arms}
     if imported:
         yield "log", {ArmName.BASELINE: imported.baseline, ArmName.CANDIDATE: imported.candidate}
     else:
         yield "url", {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     yield "model", source.models
-    if any(one.models.keys() - {source.plan.sampling.model} for one in analysis.arms):
-        yield "answered by", {arm: _models(one) for arm, one in arms.items()}
+    if any(own.models.keys() - {source.plan.sampling.model} for own in arms.values()):
+        names = {arm: [f"{name} ({count(n)})" for name, n in own.models.items()] for arm, own in arms.items()}
+        yield "answered by", {arm: ", ".join(own) for arm, own in names.items()}
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
     yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
-    yield "latency", {arm: _latency(one) for arm, one in arms.items()}
+    yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}
     if not imported:
-        yield "generated", {arm: count(one.completion_tokens) for arm, one in arms.items()}
-    if any(len(one.fingerprints) > 1 for one in analysis.arms):
-        yield "fingerprints", {arm: count(len(one.fingerprints)) for arm, one in arms.items()}
-    if reasoning := analysis.reasoning:
-        yield "thoughts", {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName}
+        yield "generated", {arm: count(own.completion_tokens) for arm, own in arms.items()}
+    if any(len(own.fingerprints) > 1 for own in arms.values()):
+        yield "fingerprints", {arm: count(len(own.fingerprints)) for arm, own in arms.items()}
+    if analysis.reasoning:
+        thoughts: list[Thoughts] = [getattr(analysis.reasoning, arm) for arm in ArmName]
+        texts = [words("thoughts of", thoughts=own, mean=round(own.mean_characters or 0)) for own in thoughts]
+        yield "thoughts", dict(zip(ArmName, texts, strict=True))
     for leak in analysis.leaks:
-        numbers = {ArmName.BASELINE: leak.n_baseline, ArmName.CANDIDATE: leak.n_candidate}
-        yield leak.kind.value, {arm: words("n of", n=n, total=leak.n_pairs) for arm, n in numbers.items()}
+        numbers = zip(ArmName, (leak.n_baseline, leak.n_candidate), strict=True)
+        yield leak.kind.value, {arm: words("n of", n=n, total=leak.n_pairs) for arm, n in numbers}
     if analysis.pairs.prompt_tokens_differ:
         yield "prompt lengths", dict.fromkeys(ArmName, count(analysis.pairs.prompt_tokens_differ))
 
 
 def engine_facts(engines: Sequence[EngineSummary], words: Words) -> Iterator[tuple[str, Texts]]:
-    """What each arm's engine is, and its drafter."""
+    """Name each arm's engine and its drafter."""
 
-    def of_each(text: Mapping[ArmName, str | int | None]) -> Texts:
-        return {
-            arm: words("tokens", n=count(value)) if isinstance(value, int) else value or ""
-            for arm, value in text.items()
-        }
+    def tokens_of(name: str) -> Texts:
+        lengths: dict[ArmName, int | None] = {engine.arm: getattr(engine, name) for engine in engines}
+        return {arm: words("tokens", n=count(n)) for arm, n in lengths.items() if n is not None}
 
     if not engines:
         return
-    unknown = words("not known")
-    kinds = {one.arm: one.kind is not EngineKind.UNKNOWN for one in engines}
-    yield "engine", {one.arm: f"{one.kind} {one.version}".strip() if kinds[one.arm] else unknown for one in engines}
-    yield "model_root", {one.arm: one.model_root for one in engines}
-    has_none = {one.arm: kinds[one.arm] and one.arm is ArmName.BASELINE for one in engines}
-    yield "drafter", {one.arm: one.drafter or (words("none") if has_none[one.arm] else "") for one in engines}
-    yield "max_model_len", of_each({one.arm: one.max_model_len for one in engines})
-    yield "kv_cache", of_each({one.arm: one.kv_cache_tokens for one in engines})
+    known = {engine.arm: engine.kind is not EngineKind.UNKNOWN for engine in engines}
+    names = {engine.arm: f"{engine.kind} {engine.version}".strip() for engine in engines}
+    yield "engine", {arm: name if known[arm] else words("not known") for arm, name in names.items()}
+    yield "model_root", {engine.arm: engine.model_root for engine in engines}
+    none = {ArmName.BASELINE: words("none")} if known.get(ArmName.BASELINE) else {}
+    yield "drafter", none | {engine.arm: engine.drafter for engine in engines if engine.drafter}
+    yield "max_model_len", tokens_of("max_model_len")
+    yield "kv_cache", tokens_of("kv_cache_tokens")
 
 
 def pin_facts(found: Sequence[PinFound], words: Words) -> Iterator[tuple[str, Texts]]:
-    """What each arm's image and checkpoint are pinned to."""
+    """Name what each arm's image and checkpoint are pinned to."""
     for part in PinPart:
-        own = {pin.arm: pin for pin in found if pin.part is part}
-        if own or part is not PinPart.CHECKPOINT:
-            yield (
-                part,
-                {
-                    arm: words("verified by" if pin.is_verified else "declared", value=pin.values[0], source=pin.source)
-                    for arm, pin in own.items()
-                },
-            )
-
-
-def _models(one: ArmSummary) -> str:
-    return ", ".join(f"{name} ({count(n)})" for name, n in one.models.items())
-
-
-def _latency(one: ArmSummary) -> str:
-    if one.latency_p50_s is None or one.latency_p99_s is None:
-        return ""
-    return f"{seconds(one.latency_p50_s)} / {seconds(one.latency_p99_s)}"
-
-
-def _thoughts(one: Thoughts, words: Words) -> str:
-    return words("thoughts of", n=one.n_answers, mean=round(one.mean_characters or 0), cut=one.cut)
+        pins = {pin.arm: pin for pin in found if pin.part is part}
+        texts = {
+            arm: words("verified by" if pin.is_verified else "declared", value=pin.values[0], source=pin.source)
+            for arm, pin in pins.items()
+        }
+        if texts or part is not PinPart.CHECKPOINT:
+            yield part, texts
 
 
 def _differences(source: Source, words: Words) -> Iterator[Block]:
@@ -130,32 +116,33 @@ def _differences(source: Source, words: Words) -> Iterator[Block]:
         yield Paragraph(text=words("no engines"))
         return
     baseline, candidate = engines[ArmName.BASELINE], engines[ArmName.CANDIDATE]
-    is_told = bool(baseline.config and candidate.config)
-    if not is_told:
-        yield Paragraph(text=words("no configuration"))
     from qualab.analysis.drafter import differences  # noqa: PLC0415  numpy: no terminal shows them
 
-    found = differences(baseline, candidate)
-    if not found and is_told:
+    settings = differences(baseline, candidate)
+    if not (baseline.config and candidate.config):
+        yield Paragraph(text=words("no configuration"))
+    elif not settings:
         yield Paragraph(text=words("differs in nothing"))
-    if not found:
+    if not settings:
         return
-    others = sorted((one for one in found if one.follows != DRAFTER), key=lambda one: one.follows is not None)
-    rows = [_difference(one, words) for one in others]
-    if own := [one for one in found if one.follows == DRAFTER]:
-        name = own[0].name
-        if len(own) > 1:
-            name = words("settings of", name=name.partition(".")[0], n=len(own))
-        drafter = candidate.drafter or words("not said")
-        rows.append({"setting": name, "baseline": words("none"), "candidate": drafter, "why": words.reason(DRAFTER)})
+    rows: list[Cells] = [
+        {
+            "setting": setting.name,
+            "baseline": setting.baseline or "–",
+            "candidate": setting.candidate or "–",
+            "why": words.reason(setting.follows) if setting.follows else words("unexpected"),
+        }
+        for setting in sorted(settings, key=lambda setting: setting.follows is not None)
+        if setting.follows != DRAFTER
+    ]
+    if drafter := [setting.name for setting in settings if setting.follows == DRAFTER]:
+        name = drafter[0]
+        if len(drafter) > 1:
+            name = words("settings of", name=name.partition(".")[0], n=len(drafter))
+        value = candidate.drafter or words("not said")
+        rows.append({"setting": name, "baseline": words("none"), "candidate": value, "why": words.reason(DRAFTER)})
     yield Paragraph(text=words("differs"), is_muted=True)
-    titles = {"why": words("why expected")}
-    yield table(words, ("setting", "baseline", "candidate", "why"), rows, n_texts=4, titles=titles)
-
-
-def _difference(one: Difference, words: Words) -> Cells:
-    why = words.reason(one.follows) if one.follows else words("unexpected")
-    return {"setting": one.name, "baseline": one.baseline or "–", "candidate": one.candidate or "–", "why": why}
+    yield table(words, tuple(rows[0]), rows, n_texts=4, titles={"why": words("why expected")})
 
 
 NO_COMMITS = ("local", "unknown")
@@ -163,7 +150,7 @@ NO_COMMITS = ("local", "unknown")
 
 
 def running_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Hashes, times, settings, requests, versions, and one row a task."""
+    """Show hashes, times, settings, requests and versions, and one row a task."""
     plan = source.plan
     yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in _run_facts(source, words) if text))
     differing = source.analysis.pairs.request_hashes_differ
@@ -173,7 +160,7 @@ def running_blocks(source: Source, words: Words) -> Iterator[Block]:
         {
             "task": task.name,
             "items": Cell(text=words("n of", n=task.n_items, total=task.n_available), value=task.n_items),
-            "few-shot": number(task.num_fewshot, "count", words),
+            "few-shot": (task.num_fewshot, "count"),
             "request kind": words(task.kind),
             "dataset": task.dataset,
             "revision": words(task.revision) if task.revision in NO_COMMITS else task.revision,
@@ -201,139 +188,119 @@ def _run_facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
     objective = words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=rule.alpha)
     yield "objective", f"{objective}; {words('strict')}" if rule.strict else objective
     sampling = plan.sampling
-    settings = (f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in sampling.gen_kwargs.items())
-    shown = ", ".join(settings) or words("task settings")
-    places = {"api": sampling.api, "seed": sampling.seed, "repeats": sampling.repeats, "settings": shown}
-    yield "sampling", words("sampling of", **places)
+    settings = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sampling.gen_kwargs.items())
+    yield "sampling", words("sampling of", sampling=sampling, settings=", ".join(settings) or words("task settings"))
     if plan.imported is None:
-        policy = plan.policy
-        limits = {"timeout": policy.timeout_s, "attempts": policy.max_attempts}
-        yield "sending", words("policy of", concurrency=policy.concurrency, **limits)
-        n_sent = {arm.arm: arm.n_requests for arm in analysis.arms}
-        if len(n_sent) == len(ArmName):
-            retries = {f"retries_{arm.arm}": arm.retries for arm in analysis.arms}
-            yield "sent", words("sent of", **n_sent, **retries, duplicates=comparison.duplicates)
+        yield "sending", words("policy of", policy=plan.policy)
+        if len(analysis.arms) == len(ArmName):
+            arms = {summary.arm: summary for summary in analysis.arms}
+            yield "sent", words("sent of", **arms, duplicates=comparison.duplicates)
     yield "versions", ", ".join(f"{name} {version}" for name, version in analysis.versions.items())
     yield "seed of analysis", str(analysis.suite.seed)
 
 
 NOISE_COLUMNS = ("noise what", "noise baseline", "noise arms", "noise odd")
+NoiseRow = tuple[str, Cell | Number, Cell | Number, Cell]
+"""Values of `NOISE_COLUMNS`."""
 
 
 def noise_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """The noise floor beside the arms, or that none was measured; then the repeats of items."""
-    noise, pairs = source.analysis.noise, source.analysis.pairs
-    rows: list[Cells] = []
-    if noise is None:
-        yield Paragraph(text=words("no noise"))
-        finish = pairs.finish_reasons_differ
-        same = {"same": pairs.same_text, "total": pairs.n_pairs, "share": pairs.same_text / max(1, pairs.n_pairs)}
-        yield Paragraph(text=words("arms only", **same, finish=finish) if pairs.n_pairs else words("no generations"))
-    else:
-        asked = {"n": noise.n_answered, "total": noise.n_asked, "concurrency": noise.concurrency}
-        yield Paragraph(text=words("noise how", runs=noise.n_runs, arms=source.plan.policy.concurrency, **asked))
+    """Show the noise floor beside the arms, or that none was measured; then the repeats of items."""
+    noise, pairs, repeats = source.analysis.noise, source.analysis.pairs, source.analysis.repeats
+    if noise:
+        yield Paragraph(text=words("noise how", noise=noise, arms=source.plan.policy.concurrency))
         if noise.note:
             yield Paragraph(text=words.reason(noise.note))
-        rows += _text_rows(noise, words)
-    rows += _token_rows(source.analysis.tokens, words)
-    primaries = {row.id for row in source.primaries}
-    for one in noise.metrics if noise else ():
-        if one.metric in primaries:
-            rows.append(
-                {
-                    "noise what": words("flips in", metric=one.metric),
-                    "noise baseline": number(one.flip_rate_baseline, "share", words),
-                    "noise arms": number(one.flip_rate_candidate, "share", words),
-                    "noise odd": _odd(one.odd, words),
-                }
-            )
+    else:
+        yield Paragraph(text=words("no noise"))
+        key = "arms only" if pairs.n_pairs else "no generations"
+        yield Paragraph(text=words(key, pairs=pairs, share=pairs.same_text / max(1, pairs.n_pairs)))
     notes = tuple(_token_notes(source, words))
+    rows: list[Cells] = [dict(zip(NOISE_COLUMNS, row, strict=True)) for row in _noise_rows(source, words)]
     if rows:
         yield table(words, NOISE_COLUMNS, rows, n_texts=4, notes=notes)
     else:
         yield from (Paragraph(text=note, is_muted=True) for note in notes)
-    if source.analysis.repeats:
-        repeats = [one for one in source.analysis.repeats.metrics if one.metric in primaries]
+    primaries = {row.id for row in source.primaries}
+    repeated: list[Cells] = [
+        {
+            "metric": repeat.metric,
+            "arm": words(repeat.arm),
+            "n": (repeat.n_items, "count"),
+            "flip rate": (repeat.flip_rate, "share"),
+            "between": (repeat.icc, "share"),
+            "icc": (repeat.icc, "tokens"),
+            "icc mean": (repeat.icc_mean, "tokens"),
+        }
+        for repeat in (repeats.metrics if repeats else ())
+        if repeat.metric in primaries
+    ]
+    if repeated:
         yield Paragraph(text=words("repeats"), is_muted=True)
-        names = ("metric", "arm", "n", "flip rate", "between", "icc", "icc mean")
-        yield table(words, names, [_repeat(one, words) for one in repeats], n_texts=2)
+        yield table(words, tuple(repeated[0]), repeated, n_texts=2)
 
 
-def _text_rows(noise: NoiseFloor, words: Words) -> Iterator[Cells]:
-    if noise.baseline is None or noise.candidate is None:
-        return
+def _noise_rows(source: Source, words: Words) -> Iterator[NoiseRow]:
+    noise, tokens = source.analysis.noise, source.analysis.tokens
 
-    def row(key: str, *cells: Cell, odd: Cell = NOTHING) -> Cells:
-        return dict(zip(NOISE_COLUMNS, (Cell(text=words(key)), *cells, odd), strict=True))
+    def part(texts: TextsCompared, n: int) -> Cell:
+        value = n / texts.n_pairs
+        return Cell(text=words("share of", n=n, total=texts.n_pairs, share=value), value=value)
 
-    def part(one: TextsCompared, n: int) -> Cell:
-        value = n / one.n_pairs
-        return Cell(text=words("share of", n=n, total=one.n_pairs, share=value), value=value)
+    if noise and noise.baseline and noise.candidate:
+        texts = noise.baseline, noise.candidate
+        same, changed = ([part(own, getattr(own, name)) for own in texts] for name in ("same_text", "changed"))
+        yield words("same text"), same[0], same[1], _odd(noise.odd_texts, words)
+        yield words("changed"), changed[0], changed[1], NOTHING
+        first, other = ((own.first_difference, "place") for own in texts)
+        yield words("first difference"), first, other, NOTHING
+    if tokens:
+        yield from _token_rows(tokens, words)
+    primaries = {row.id for row in source.primaries}
+    for own in noise.metrics if noise else ():
+        if own.metric in primaries:
+            rates = ((own.flip_rate_baseline, "share"), (own.flip_rate_candidate, "share"))
+            yield words("flips in", metric=own.metric), *rates, _odd(own.odd, words)
 
-    both = (noise.baseline, noise.candidate)
-    yield row("same text", *(part(one, one.same_text) for one in both), odd=_odd(noise.odd_texts, words))
-    yield row("changed", *(part(one, one.changed) for one in both))
-    yield row("first difference", *(number(one.first_difference, "place", words) for one in both))
 
-
-def _odd(found: OddOneOut | None, words: Words) -> Cell:
-    if found is None:
+def _odd(odd: OddOneOut | None, words: Words) -> Cell:
+    if odd is None:
         return NOTHING
-    if not found.n_odd:
-        return Cell(text=words("no odd"))
-    text = words("odd of", n=found.n_candidate_odd, total=found.n_odd, p=found.pvalue)
-    return Cell(text=text, value=found.pvalue)
+    return Cell(text=words("odd of", odd=odd), value=odd.pvalue) if odd.n_odd else Cell(text=words("no odd"))
 
 
-def _token_rows(found: FirstTokenSummary | None, words: Words) -> Iterator[Cells]:
-    """Where texts that differ begin to, in tokens: over all tasks, then in each where there are several."""
-    if found is None:
-        return
-    labelled = [(words("first token"), found.baseline, found.candidate)]
-    if len(found.tasks) > 1:
-        labelled += [(words("first token in", task=one.task), one.baseline, one.candidate) for one in found.tasks]
+def _token_rows(tokens: FirstTokenSummary, words: Words) -> Iterator[NoiseRow]:
+
+    def place(texts: TokensCompared) -> Cell:
+        key = "token at"
+        if not texts.n_differ:
+            key = "no text differs"
+        elif texts.first_difference is None:
+            key = "tokens the same" if texts.n_tokenized else "tokens unknown"
+        return Cell(text=words(key, texts=texts), value=texts.first_difference)
+
+    labelled = [(words("first token"), tokens.baseline, tokens.candidate)]
+    if len(tokens.tasks) > 1:
+        labelled += [(words("first token in", task=own.task), own.baseline, own.candidate) for own in tokens.tasks]
     for label, baseline, candidate in labelled:
         if candidate.n_differ or (baseline and baseline.n_differ):
-            own = _token_place(baseline, words) if baseline else NOTHING
-            yield {"noise what": label, "noise baseline": own, "noise arms": _token_place(candidate, words)}
-
-
-def _token_place(one: TokensCompared, words: Words) -> Cell:
-    if not one.n_differ:
-        return Cell(text=words("no text differs"))
-    key = "token at"
-    if one.first_difference is None:
-        key = "tokens the same" if one.n_tokenized else "tokens unknown"
-    text = words(key, n=one.first_difference, known=one.n_tokenized, total=one.n_differ)
-    return Cell(text=text, value=one.first_difference)
+            yield label, place(baseline) if baseline else NOTHING, place(candidate), NOTHING
 
 
 def _token_notes(source: Source, words: Words) -> Iterator[str]:
     """Whose tokens they are, or why there are none; nothing where nothing generates, or no text differs."""
-    found = source.analysis.tokens
-    if found is None:
+    tokens = source.analysis.tokens
+    if tokens is None:
         if source.plan.imported:
             yield words("tokens imported")
         elif any(task.kind is RequestKind.GENERATION for task in source.plan.tasks):
             yield words("tokens unseen")
         return
-    tokenizer = words(f"tokens {found.by}")
-    if any(one.n_tokenized for one in (found.baseline, found.candidate) if one):
+    tokenizer = words(f"tokens {tokens.by}")
+    if any(texts.n_tokenized for texts in (tokens.baseline, tokens.candidate) if texts):
         yield words("tokens how", who=tokenizer)
-    if found.lack:
-        yield words(f"tokens lack {found.lack}", who=tokenizer)
-
-
-def _repeat(one: RepeatNoise, words: Words) -> Cells:
-    return {
-        "metric": one.metric,
-        "arm": words(one.arm),
-        "n": number(one.n_items, "count", words),
-        "flip rate": number(one.flip_rate, "share", words),
-        "between": number(one.icc, "share", words),
-        "icc": number(one.icc, "tokens", words),
-        "icc mean": number(one.icc_mean, "tokens", words),
-    }
+    if tokens.lack:
+        yield words(f"tokens lack {tokens.lack}", who=tokenizer)
 
 
 DRAFTING_COLUMNS = (
@@ -343,67 +310,64 @@ DRAFTING_COLUMNS = (
 DISPENSABLE = ("an answer", "median", "p10", "thirds", "cost", "answers", "zero", "break even")
 
 
-def acceptance_blocks(found: Treatment | None, words: Words) -> Iterator[Block]:
-    """What the drafter did, task by task: one number for all would hide that tasks draft differently."""
-    if found is None or not found.is_observed:
-        yield Paragraph(text=words("not observed" if found else "no treatment"))
+def acceptance_blocks(treatment: Treatment | None, words: Words) -> Iterator[Block]:
+    """Show what the drafter did, task by task: one number for all would hide that tasks draft differently."""
+    if treatment is None or not treatment.is_observed:
+        yield Paragraph(text=words("not observed" if treatment else "no treatment"))
         return
-    notes = [] if found.break_even_length is None else [words("break even is", length=found.break_even_length)]
-    rows = [_drafting(task, words) for task in found.tasks]
-    yield table(words, DRAFTING_COLUMNS, rows, notes=notes, dispensable=DISPENSABLE)
-    if found.bins:
+    break_even = treatment.break_even_length
+    notes = [] if break_even is None else [words("break even is", length=break_even)]
+    yield table(words, DRAFTING_COLUMNS, map(_drafting, treatment.tasks), notes=notes, dispensable=DISPENSABLE)
+    if bins := treatment.bins:
         yield Paragraph(text=words("bins"), is_muted=True)
-        yield table(
-            words, ("prompt tokens", "answers", "drafted", "accepted"), [_bin(one, words) for one in found.bins]
-        )
-    histograms = [_histogram(task, words) for task in found.tasks if sum(task.histogram)]
-    highest = max((bar.share for chart in histograms for bar in chart.bars), default=0.0)
-    yield from (replace(chart, highest=highest) for chart in histograms)
-    if not histograms:
+        rows: list[Cells] = [
+            {
+                "prompt tokens": words("from to", low=count(own.from_tokens), high=count(own.to_tokens)),
+                "answers": (own.n_answers, "count"),
+                "drafted": (own.draft_tokens, "count"),
+                "accepted": (own.accepted_tokens / own.draft_tokens if own.draft_tokens else None, "share"),
+            }
+            for own in bins
+        ]
+        yield table(words, tuple(rows[0]), rows)
+    drawn = [task for task in treatment.tasks if sum(task.histogram)]
+    highest = max((max(task.histogram) / sum(task.histogram) for task in drawn), default=0.0)
+    yield from (_histogram(task, highest, words) for task in drawn)
+    if not drawn:
         yield Paragraph(text=words("no histogram"))
 
 
-def _drafting(one: TaskDrafting, words: Words) -> Cells:
-    thirds, margin = (one.first_third, one.last_third), one.break_even_margin
+def _drafting(task: TaskDrafting) -> Cells:
+    first, last = task.first_third, task.last_third
     return {
-        "task": one.task,
-        "answers": number(one.n_answers, "count", words),
-        "rounds": number(one.rounds, "count", words),
-        "drafted": number(one.draft_tokens, "count", words),
-        "accepted": number(one.accepted_share, "share", words),
-        "length": number(one.mean_length, "tokens", words),
-        "median": number(one.median_length, "tokens", words),
-        "p10": number(one.p10_length, "tokens", words),
-        "zero": number(one.zero_share, "share", words),
-        "an answer": number(one.request_mean_length, "tokens", words),
-        "thirds": " → ".join(tokens(one) for one in thirds if one is not None) if None not in thirds else None,
-        "cost": number(one.round_cost, "tokens", words),
-        "break even": None if margin is None else Cell(text=f"{margin:+.2f}".replace("-", MINUS), value=margin),
+        "task": task.task,
+        "answers": (task.n_answers, "count"),
+        "rounds": (task.rounds, "count"),
+        "drafted": (task.draft_tokens, "count"),
+        "accepted": (task.accepted_share, "share"),
+        "length": (task.mean_length, "tokens"),
+        "median": (task.median_length, "tokens"),
+        "p10": (task.p10_length, "tokens"),
+        "zero": (task.zero_share, "share"),
+        "an answer": (task.request_mean_length, "tokens"),
+        "thirds": None if first is None or last is None else f"{tokens(first)} → {tokens(last)}",
+        "cost": (task.round_cost, "tokens"),
+        "break even": (task.break_even_margin, "over"),
     }
 
 
-def _histogram(one: TaskDrafting, words: Words) -> Histogram:
-    total = sum(one.histogram)
+def _histogram(task: TaskDrafting, highest: float, words: Words) -> Histogram:
+    total = sum(task.histogram)
     bars = tuple(
         Bar(label=str(accepted), count=n, share=n / total, text=words.units(share(n / total)))
-        for accepted, n in enumerate(one.histogram)
+        for accepted, n in enumerate(task.histogram)
     )
-    title = words("histogram title", task=one.task, n=total)
-    shares = ", ".join(f"{bar.label}: {bar.text}" for bar in bars)
+    title, axis = words("histogram title", task=task.task, n=total), words("histogram axis")
     return Histogram(
         title=title,
         bars=bars,
-        axis=words("histogram axis"),
+        axis=axis,
         vertical_axis=words("histogram vertical"),
-        description=f"{title}. {words('histogram axis')}: {shares}",
+        description=f"{title}. {axis}: {', '.join(f'{bar.label}: {bar.text}' for bar in bars)}",
+        highest=highest,
     )
-
-
-def _bin(one: LengthBin, words: Words) -> Cells:
-    accepted = one.accepted_tokens / one.draft_tokens if one.draft_tokens else None
-    return {
-        "prompt tokens": words("from to", low=count(one.from_tokens), high=count(one.to_tokens)),
-        "answers": number(one.n_answers, "count", words),
-        "drafted": number(one.draft_tokens, "count", words),
-        "accepted": number(accepted, "share", words),
-    }

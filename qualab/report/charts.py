@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
 from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, Tone
@@ -22,34 +21,27 @@ COLOURS = {
 """Told apart by the colour-blind, and by their darkness; marks tell them apart without any colour."""
 
 Point = tuple[float, float]
+Scale = Callable[[float], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """From values to places along the axis."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+def scale(low: float, high: float, start: float, end: float) -> Scale:
+    """Map values to places along an axis."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not smaller."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not smaller."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= least * (1.0 - 1e-9))
 
 
 def points(fraction: float) -> str:
-    """A tick in percentage points."""
+    """Write a tick in percentage points."""
     return f"{100.0 * fraction:.6g}".replace("-", "−")
 
 
 def document(width: float, height: float, description: str, parts: Iterable[str]) -> str:
-    """A whole chart with its description for screen readers."""
+    """Make a whole chart, with its description for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
         f'font-family="{FONT}" aria-label={quoteattr(description)}>{"".join(parts)}</svg>'
@@ -57,7 +49,7 @@ def document(width: float, height: float, description: str, parts: Iterable[str]
 
 
 def line(name: str, start: Point, end: Point, colour: str, more: str = "") -> str:
-    """A straight line with a class."""
+    """Draw a straight line."""
     (x1, y1), (x2, y2) = start, end
     place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line class="{name}" {place} stroke="{colour}" {more}/>'
@@ -75,7 +67,7 @@ def text_at(
     tone: Tone | None = None,
     more: str = "",
 ) -> str:
-    """A text, escaped."""
+    """Write a text, escaped."""
     name = f"tone {tone}" if tone else ("ink" if colour == INK else "soft")
     variation = f"font-variation-settings=\"'wght' {weight}\""  # what sets it on paper takes no weight of such fonts
     look = f'font-size="{size:g}" font-weight="{weight}" {variation} text-anchor="{anchor}" fill="{colour}" {more}'
@@ -83,12 +75,12 @@ def text_at(
 
 
 def upright(x: float, y: float, text: str) -> str:
-    """The title of a vertical axis."""
+    """Write the title of a vertical axis."""
     return text_at(x, y, text, anchor="middle", more=f'transform="rotate(-90 {x:g} {y:.1f})"')
 
 
 def rect(name: str, corner: Point, size: tuple[float, float], look: str) -> str:
-    """A rectangle with a class."""
+    """Draw a rectangle."""
     (x, y), (width, height) = corner, size
     return f'<rect class="{name}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {look}/>'
 
@@ -110,7 +102,7 @@ ROW, TOP = 40.0, 26.0
 def _forest(chart: Forest) -> Iterator[str]:
     limits = [value for row in chart.rows for value in (row.low, row.high, row.margin_low, row.margin_high) if value]
     reach = 1.06 * max(map(abs, (*limits, *(row.difference for row in chart.rows), 0.001)))
-    across, bottom = Scale(-reach, reach, PLOT_START, PLOT_END), TOP + ROW * len(chart.rows)
+    across, bottom = scale(-reach, reach, PLOT_START, PLOT_END), TOP + ROW * len(chart.rows)
     for place, row in enumerate(chart.rows):
         y = TOP + ROW * place
         low = PLOT_START if row.margin_low is None else across(row.margin_low)
@@ -152,7 +144,6 @@ def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
 
 
 def _dot(x: float, y: float, tone: Tone) -> str:
-    """Full where something is shown, hollow where it is open; a loss points down."""
     colour = COLOURS[tone]
     if tone is Tone.BAD:
         corners = f"{x - 6.0:.1f},{y - 5.0:.1f} {x + 6.0:.1f},{y - 5.0:.1f} {x:.1f},{y + 6.5:.1f}"
@@ -166,13 +157,13 @@ def _circle(x: float, y: float, name: str, colour: str, *, is_full: bool) -> str
 
 
 def _histogram(chart: Histogram) -> Iterator[str]:
-    """The first bar, of rounds that accepted nothing, is hollow."""
     left, right, top, bottom = 46.0, 372.0, 34.0, 156.0
     most = max(chart.highest, *(bar.share for bar in chart.bars))
     step = round_step(most / 4.0)
-    up = Scale(0.0, step * math.ceil(most / step - 1e-9), bottom, top)
+    n_steps = math.ceil(most / step - 1e-9)
+    up = scale(0.0, step * n_steps, bottom, top)
     yield text_at(left, 16.0, chart.title, size=13.0, colour=INK, weight=700)
-    for tick in (step * place for place in range(round(up.high / step) + 1)):
+    for tick in (step * place for place in range(n_steps + 1)):
         yield line("rule", (left, up(tick)), (right, up(tick)), FAINT)
         yield text_at(left - 6.0, up(tick) + 4.0, points(tick), anchor="end")
     slot, colour = (right - left) / len(chart.bars), COLOURS[Tone.GOOD]
@@ -189,14 +180,14 @@ def _histogram(chart: Histogram) -> Iterator[str]:
 
 
 def _curve(chart: Curve) -> Iterator[str]:
-    """Power by items, the power that is aimed at, and where one stands: hollow below the aim, else full."""
     left, right, top, bottom = 56.0, 540.0, 22.0, 244.0
-    across, up = Scale(0.0, chart.points[-1][0], left, right), Scale(0.0, 1.0, bottom, top)
+    most = chart.points[-1][0]
+    across, up = scale(0.0, most, left, right), scale(0.0, 1.0, bottom, top)
     for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         yield line("rule", (left, up(tick)), (right, up(tick)), FAINT)
         yield text_at(left - 8.0, up(tick) + 4.0, points(tick), anchor="end")
-    step = max(1.0, round_step(across.high / 5.0))
-    for n_items in (step * place for place in range(math.floor(across.high / step + 1e-9) + 1)):
+    step = max(1.0, round_step(most / 5.0))
+    for n_items in (step * place for place in range(math.floor(most / step + 1e-9) + 1)):
         yield line("axis", (across(n_items), bottom), (across(n_items), bottom + 4.0), SOFT)
         yield text_at(across(n_items), bottom + 18.0, count(round(n_items)), anchor="middle")
     yield line("axis", (left, bottom), (right, bottom), SOFT)

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from qualab.model.comparison import Comparison
-from qualab.model.items import Answer, Item, ScoreFlip
+from qualab.model.items import ScoreFlip
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import deciding_metrics
 from qualab.model.report import Block, Excerpt, Fact, Paragraph, Side
@@ -34,94 +34,92 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     plan, deciding = comparison.plan, deciding_metrics(comparison.plan.metrics)
     members = ((member, spec) for spec in plan.primaries for member in plan.members_of(spec))
     owners = {(member.task, member.key): spec for member, spec in members if deciding.get(member.task) == member}
-    changed = list(store.flips(comparison.id, metrics={key for _, key in owners}))
-    if not changed and next(iter(store.scores(comparison.id)), None) is None:
+    changes = list(store.flips(comparison.id, metrics={key for _, key in owners}))
+    if not changes and next(iter(store.scores(comparison.id)), None) is None:
         return None
     flips: list[tuple[float, int, ScoreFlip, str]] = []
-    for one in changed:
-        if spec := owners.get((one.task, one.metric)):
-            gain = (one.candidate - one.baseline) * (1.0 if spec.higher_is_better else -1.0)
-            flips.append((gain, one.position, one, spec.id))
+    for change in changes:
+        if spec := owners.get((change.task, change.metric)):
+            gain = (change.candidate - change.baseline) * (1.0 if spec.higher_is_better else -1.0)
+            flips.append((gain, change.position, change, spec.id))
     losses = [flip for flip in flips if flip[0] < 0.0]
     worst = sorted(losses or flips, key=lambda flip: flip[:2])
     generated = [flip for flip in worst if flip[2].kind is RequestKind.GENERATION]
-    by_metric = ([flip[2] for flip in generated if flip[3] == spec.id] for spec in plan.primaries)
+    by_metric = ([change for *_, change, owner in generated if owner == spec.id] for spec in plan.primaries)
     shown: dict[int, ScoreFlip] = {}
-    for one in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once
-        if one is not None:
-            shown.setdefault(one.position, one)
-    found = (_flip(store, comparison.id, one) for one in list(shown.values())[:MOST_SHOWN])
-    return Flips(
-        are_losses=bool(losses),
-        n_flips=len(flips),
-        n_shown_kind=len(worst),
-        shown=tuple(flip for flip in found if flip),
-    )
-
-
-def _flip(store: Store, comparison_id: str, change: ScoreFlip) -> Flip | None:
-    """The item with both answers; None where they are stored elsewhere."""
-    item, answers, scores = store.pair(comparison_id, change.position)
-    both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
-    if len(both) < len(ArmName):
-        return None
-    place = (change.metric, change.repeat)
-    details = {score.arm: extracted(score.detail) for score in scores if (score.metric, score.repeat) == place}
-    texts = tuple(details.get(arm, "") for arm in ArmName)
-    return Flip(item=item, change=change, answers=[both[arm] for arm in ArmName], extracted=texts if all(texts) else ())
+    for turn in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once
+        if turn is not None:
+            shown.setdefault(turn.position, turn)
+    pairs = []
+    for change in list(shown.values())[:MOST_SHOWN]:
+        item, answers, scores = store.pair(comparison.id, change.position)
+        both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
+        if len(both) < len(ArmName):  # they are stored elsewhere
+            continue
+        own = [score for score in scores if (score.metric, score.repeat) == (change.metric, change.repeat)]
+        details = {score.arm: extracted(score.detail) for score in own}
+        texts = tuple(details.get(arm, "") for arm in ArmName)
+        answered = tuple(both[arm] for arm in ArmName)
+        pairs.append(Flip(item=item, change=change, answers=answered, extracted=texts if all(texts) else ()))
+    return Flips(are_losses=bool(losses), n_flips=len(flips), n_worst=len(worst), shown=tuple(pairs))
 
 
 def extracted(detail: tuple[Any, ...] | None) -> str:
     """Show what a score holds of its answer: of (target, prediction) the prediction, of a list every entry."""
     if detail is None:
         return ""
-    if all(isinstance(one, bool) for one in detail):
-        return " ".join("✓" if one else "✗" for one in detail)
+    if all(isinstance(entry, bool) for entry in detail):
+        return " ".join("✓" if entry else "✗" for entry in detail)
     return visible_text(str(detail[-1] if len(detail) == 2 else list(detail)))
 
 
 def flips_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """The excerpts, or why there are none."""
-    found = source.flips
-    if found is None or not found.n_flips:
-        yield Paragraph(text=words("no scores" if found is None else "no flips"))
-    elif not found.shown:
+    """Show the excerpts, or why there are none."""
+    flips = source.flips
+    if flips is None or not flips.n_flips:
+        yield Paragraph(text=words("no scores" if flips is None else "no flips"))
+    elif not flips.shown:
         yield Paragraph(text=words("no texts"))
     else:
-        key = "flips how" if found.are_losses else "gains how"
-        yield Paragraph(text=words(key, n=len(found.shown), total=found.n_shown_kind))
-        yield from (_excerpt(flip, words) for flip in found.shown)
-        if not any(flip.extracted for flip in found.shown):
+        key = "flips how" if flips.are_losses else "gains how"
+        yield Paragraph(text=words(key, n=len(flips.shown), total=flips.n_worst))
+        yield from (_excerpt(flip, words) for flip in flips.shown)
+        if not any(flip.extracted for flip in flips.shown):
             yield Paragraph(text=words("not extracted"), is_muted=True)
 
 
 def _excerpt(flip: Flip, words: Words) -> Excerpt:
+    item, change = flip.item, flip.change
+    prompt = item.prompts[0].text if item.prompts else ""
+    if item.prompts and item.prompts[0].is_chat:
+        prompt = str(json.loads(prompt)[-1]["content"])
     texts = [answer.reply.text or "" for answer in flip.answers]
-    place = first_difference(*texts)
+    start = first_difference(*texts)
     facts = {
-        "prompt end": _prompt_end(flip.item),
-        "target": visible_text(flip.item.target[:PROMPT] + ("…" if len(flip.item.target) > PROMPT else "")),
-        "scores": f"{flip.change.baseline:g} → {flip.change.candidate:g}",
+        "prompt end": visible_text(f"{'…' if len(prompt) > PROMPT else ''}{prompt[-PROMPT:]}"),
+        "target": visible_text(item.target[:PROMPT] + ("…" if len(item.target) > PROMPT else "")),
+        "scores": f"{change.baseline:g} → {change.candidate:g}",
         "extracted": " → ".join(flip.extracted),
-        "texts": words("differ after", n=place),
+        "texts": words("differ after", n=start),
     }
+    sides = []
+    for answer, text in zip(flip.answers, texts, strict=True):
+        reply = answer.reply
+        n_tokens = "?" if reply.completion_tokens is None else count(reply.completion_tokens)
+        sides.append(
+            Side(
+                title=words(answer.arm),
+                text=marked(text[start : start + AFTER]),
+                is_cut=len(text) > start + AFTER,
+                facts=f"{reply.finish_reason or reply.status}, {words('tokens', n=n_tokens)}",
+            )
+        )
     return Excerpt(
-        title=f"{flip.item.id} · {flip.change.metric}",
+        title=f"{item.id} · {change.metric}",
         facts=tuple(Fact(label=words(key), text=text) for key, text in facts.items() if text),
-        shared=visible_text(texts[0][max(0, place - BEFORE) : place]),
-        is_cut=place > BEFORE,
-        sides=tuple(_side(words(answer.arm), answer, place, words) for answer in flip.answers),
-    )
-
-
-def _side(title: str, answer: Answer, place: int, words: Words) -> Side:
-    reply, text = answer.reply, answer.reply.text or ""
-    n_tokens = "?" if reply.completion_tokens is None else count(reply.completion_tokens)
-    return Side(
-        title=title,
-        text=marked(text[place : place + AFTER]),
-        is_cut=len(text) > place + AFTER,
-        facts=f"{reply.finish_reason or reply.status}, {words('tokens', n=n_tokens)}",
+        shared=visible_text(texts[0][max(0, start - BEFORE) : start]),
+        is_cut=start > BEFORE,
+        sides=tuple(sides),
     )
 
 
@@ -130,14 +128,6 @@ def marked(text: str) -> str:
     rest = text.lstrip(" \t\n")
     blank = text[: len(text) - len(rest)]
     return visible_text("".join(SPACES[character] for character in blank) + rest)
-
-
-def _prompt_end(item: Item) -> str:
-    """Of a chat, of its last message."""
-    text = item.prompts[0].text if item.prompts else ""
-    if item.prompts and item.prompts[0].is_chat:
-        text = str(json.loads(text)[-1]["content"])
-    return visible_text(f"{'…' if len(text) > PROMPT else ''}{text[-PROMPT:]}")
 
 
 def first_difference(baseline: str, candidate: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,28 +50,21 @@ def fonts() -> tuple[hb.Face, ...]:
 
 
 @cache
-def _known() -> frozenset[int]:
-    return frozenset(code for face in fonts() for code in face.unicodes)
+def _known(n_fonts: int | None) -> frozenset[str]:
+    return frozenset(chr(code) for face in fonts()[:n_fonts] for code in face.unicodes)
 
 
-def shown(text: str) -> str:
-    """Name every character that no font has by its code, as "‹U+12000›"."""
-    return _named(text, lambda character: ord(character) in _known())
+def shown(text: str, *, is_plain: bool = False) -> str:
+    """Name every character that no font has by its code, as "‹U+12000›".
 
+    Plainly, everything beyond Latin, Korean and ideographs is named, and every combining mark.
+    """
+    known = _known(2 if is_plain else None)
 
-def plainly_shown(text: str) -> str:
-    """Name every character beyond Latin, Korean and ideographs by its code, and every combining mark."""
-    plain = frozenset(code for face in fonts()[:2] for code in face.unicodes)
-    return _named(text, lambda character: ord(character) in plain and not combining(character))
+    def is_shown(one: str) -> bool:
+        return " " <= one <= "~" or one in KEPT or (one in known and not (is_plain and combining(one)))
 
-
-def _named(text: str, is_shown: Callable[[str], bool]) -> str:
-    return "".join(one if " " <= one <= "~" or one in KEPT or is_shown(one) else f"‹U+{ord(one):04X}›" for one in text)
-
-
-def faces(text: str) -> str:
-    """Write style sheet rules that hold the fonts of these characters, each character in the first that has it."""
-    return "\n".join(_rules({ord(character) for character in text if not character.isspace()}))
+    return "".join(one if is_shown(one) else f"‹U+{ord(one):04X}›" for one in text)
 
 
 @cache
@@ -82,25 +75,27 @@ def korean_font() -> bytes:
     return _cut(fonts()[1], korean & set(fonts()[1].unicodes), is_large=True)
 
 
-def _rules(wanted: set[int]) -> Iterator[str]:
+def faces(text: str) -> str:
+    """Write style sheet rules that hold the fonts of these characters, each character in the first that has it."""
+    left, rules = {ord(character) for character in text if not character.isspace()}, []
     for place, face in enumerate(fonts()):
-        if found := wanted & set(face.unicodes):
-            wanted = wanted - found
-            content = base64.b64encode(_cut(face, found, is_large=place == 1)).decode()
+        if own := left & set(face.unicodes):
+            left -= own
+            content = base64.b64encode(_cut(face, own, is_large=place == 1)).decode()
             source = f"url(data:font/otf;base64,{content})"
-            ranges = ", ".join(f"U+{code:X}" for code in sorted(found))
+            ranges = ", ".join(f"U+{code:X}" for code in sorted(own))
             look = f"font-family: {FAMILY}; font-weight: 100 900"
-            yield f"@font-face {{ {look}; src: {source}; unicode-range: {ranges}; }}"
+            rules.append(f"@font-face {{ {look}; src: {source}; unicode-range: {ranges}; }}")
+    return "\n".join(rules)
 
 
 def _cut(face: hb.Face, codes: Collection[int], *, is_large: bool) -> bytes:
-    """The font with these characters alone. The large one needs no shaping for what it has."""
-    wanted = hb.SubsetInput()
-    wanted.flags = hb.SubsetFlags.NO_HINTING | hb.SubsetFlags.NOTDEF_OUTLINE
-    wanted.unicode_set.update(codes)
-    wanted.name_id_set.clear()
+    subset = hb.SubsetInput()
+    subset.flags = hb.SubsetFlags.NO_HINTING | hb.SubsetFlags.NOTDEF_OUTLINE
+    subset.unicode_set.update(codes)
+    subset.name_id_set.clear()
     if is_large:
-        wanted.layout_feature_tag_set.clear()
-        wanted.drop_table_tag_set.update(int.from_bytes(tag.encode()) for tag in UNUSED)
-    data: bytes = hb.subset(face, wanted).blob.data
+        subset.layout_feature_tag_set.clear()
+        subset.drop_table_tag_set.update(int.from_bytes(tag.encode()) for tag in UNUSED)
+    data: bytes = hb.subset(face, subset).blob.data
     return data

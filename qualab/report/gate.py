@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
 from qualab.model.canonical import canonical_json
-from qualab.model.comparison import MetricResult
 from qualab.model.names import Verdict
 from qualab.model.report import Bullets, GateResult
-from qualab.model.wording import percent, signed
+from qualab.model.wording import signed
 from qualab.report.markdown import block_lines, escaped
 from qualab.report.scores import metric_table
 from qualab.report.words import ENGLISH
@@ -36,39 +35,32 @@ def junit(result: GateResult) -> bytes:
         for reason in reasons:
             Xml.SubElement(properties, "property", name=name, value=_legal(canonical_json(reason)))
     lines = "\n".join(ENGLISH.reasons((*result.reasons, *result.caveats)))
-    cases = [_case("comparison", result.verdict, "; ".join(ENGLISH.reasons(result.reasons)), lines)]
+    message = "; ".join(ENGLISH.reasons(result.reasons))
+    cases = [_case("comparison", OUTCOMES.get(result.verdict), result.verdict, message, lines)]
     for metric in (*result.primaries, *result.alarms):
-        cases.append(_case(metric.id, metric.verdict, ENGLISH.reason(metric.reason), _facts(metric)))
+        message, evidence = ENGLISH.reason(metric.reason), metric.evidence
+        facts = message
+        if evidence:
+            limits = evidence.equivalence_interval
+            level = f", {ENGLISH('interval at', level=limits.confidence_level)} " if limits else ""
+            interval = ENGLISH.interval(limits.low, limits.high) if limits else ""
+            facts += f"\ndifference {signed(evidence.difference)} pp{level}{interval}, {evidence.n_items} pairs"
+        cases.append(_case(metric.id, OUTCOMES.get(metric.verdict), metric.verdict, message, facts))
     return _written(result.id, [properties, *cases])
 
 
 def junit_of_error(name: str, *, code: str, message: str) -> bytes:
     """Write one case that is in error, where there is no result."""
-    case = Xml.Element("testcase", classname="qualab", name="comparison")
-    _add_outcome(case, "error", code, message)
-    return _written(name, [case])
+    return _written(name, [_case("comparison", "error", code, message)])
 
 
-def _case(name: str, verdict: Verdict, message: str, output: str) -> Xml.Element:
+def _case(name: str, outcome: str | None, code: str, message: str, output: str = "") -> Xml.Element:
     case = Xml.Element("testcase", classname="qualab", name=_legal(name))
-    if verdict in OUTCOMES:
-        _add_outcome(case, OUTCOMES[verdict], verdict.value, message)
-    Xml.SubElement(case, "system-out").text = _legal(output)
+    if outcome:
+        Xml.SubElement(case, outcome, type=code, message=_legal(message)).text = _legal(f"{code}: {message}")
+    if output:
+        Xml.SubElement(case, "system-out").text = _legal(output)
     return case
-
-
-def _add_outcome(case: Xml.Element, kind: str, code: str, message: str) -> None:
-    Xml.SubElement(case, kind, type=code, message=_legal(message)).text = _legal(f"{code}: {message}")
-
-
-def _facts(metric: MetricResult) -> str:
-    reason, evidence = ENGLISH.reason(metric.reason), metric.evidence
-    if evidence is None:
-        return reason
-    interval = ""
-    if between := evidence.equivalence_interval:
-        interval = f", {percent(between.confidence_level)} interval {signed(between.low)} to {signed(between.high)}"
-    return f"{reason}\ndifference {signed(evidence.difference)} pp{interval}, {evidence.n_items} pairs"
 
 
 def _written(name: str, elements: Iterable[Xml.Element]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from qualab.model.report import MARKS, Chart, Report
+from qualab.model.report import MARKS, Report
 from qualab.model.wording import valid_text
 from qualab.report.charts import draw
 from qualab.report.fonts import faces, korean_font
@@ -49,7 +49,6 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 
 @cache
 def _environment() -> Environment:
-    """Everything but charts is escaped; a name that is not there is an error."""
     environment = Environment(
         loader=FileSystemLoader(PAGES),
         autoescape=True,
@@ -57,10 +56,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart=_chart, marks=dict(MARKS))
+    environment.globals.update(chart=lambda block: Markup(draw(block)), marks=dict(MARKS))  # draw escapes its texts
     return environment
-
-
-def _chart(block: Chart) -> Markup:
-    """Drawn here, every text in it escaped."""
-    return Markup(draw(block))

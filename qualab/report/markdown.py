@@ -106,7 +106,6 @@ def _cell(cell: Cell, *, is_strong: bool = False) -> str:
 
 
 def _fenced(text: str) -> str:
-    """In a fence longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -15,7 +15,7 @@ from qualab.errors import RenderError
 from qualab.model.canonical import plain
 from qualab.model.report import Forest, Histogram, Report, Table
 from qualab.report.charts import draw
-from qualab.report.fonts import FAMILIES, folders, plainly_shown, shown
+from qualab.report.fonts import FAMILIES, folders, shown
 
 TEMPLATE = Path(__file__).parent / "pages" / "report.typ"
 STANDARD: Literal["ua-1"] = "ua-1"
@@ -44,15 +44,17 @@ def render_pdf(report: Report) -> bytes:
         except typst.TypstError as error:
             if "could not be displayed" not in error.message:
                 raise
-            return _set(content, report, plainly_shown)  # a cluster of characters that no font has together
+            return _set(
+                content, report, partial(shown, is_plain=True)
+            )  # a cluster of characters that no font has together
     except typst.TypstError as error:
         raise RenderError(f"The PDF could not be made: {error.message}") from error
 
 
 def _set(content: Any, report: Report, clean: Callable[[str], str]) -> bytes:
-    text = json.dumps(_cleaned(content, clean), ensure_ascii=False)
-    inputs = {"report": text, "fonts": json.dumps(_families())}
-    compiler = typst.Compiler(TEMPLATE, font_paths=_fonts(), ignore_system_fonts=True, sys_inputs=inputs)
+    fonts, families = _fonts()
+    inputs = {"report": json.dumps(_cleaned(content, clean), ensure_ascii=False), "fonts": families}
+    compiler = typst.Compiler(TEMPLATE, font_paths=fonts, ignore_system_fonts=True, sys_inputs=inputs)
     moment = round(report.written_at.timestamp())
     document = compiler.compile(format="pdf", pdf_standards=[STANDARD], timestamp=moment)
     assert isinstance(document, bytes)
@@ -60,26 +62,20 @@ def _set(content: Any, report: Report, clean: Callable[[str], str]) -> bytes:
 
 
 @cache
-def _fonts() -> typst.Fonts:
-    return typst.Fonts(include_system_fonts=False, include_embedded_fonts=False, font_paths=list(folders()))
-
-
-@cache
-def _families() -> list[str]:
-    """The first ones in their order, then those of other scripts by name: never as a folder happens to list them."""
-    others = sorted(name for name in _fonts().families() if name not in FAMILIES and "CJK" not in name)
-    return [*FAMILIES, *others]
+def _fonts() -> tuple[typst.Fonts, str]:
+    """The fonts, and as JSON their families: those of other scripts by name, not as a folder happens to list them."""
+    fonts = typst.Fonts(include_system_fonts=False, include_embedded_fonts=False, font_paths=list(folders()))
+    others = sorted(name for name in fonts.families() if name not in FAMILIES and "CJK" not in name)
+    return fonts, json.dumps([*FAMILIES, *others])
 
 
 def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
-    """Every text with characters that have a glyph, and with places to break where it has no spaces."""
+    """Replace characters without a glyph in every text, and mark places to break where it has no spaces."""
     if isinstance(value, str):
-        return clean(value if value.startswith("<svg") else _with_breaks(value))
+        if not value.startswith("<svg"):
+            value = _WORD.sub(lambda word: _AFTER_SIGN.sub(_BREAK, word[0]), value)
+            value = _RUN.sub(lambda run: f"{run[0]}{_BREAK}", value)
+        return clean(value)
     if isinstance(value, dict):
         return {key: _cleaned(one, clean) for key, one in value.items()}
     return list(map(partial(_cleaned, clean=clean), value)) if isinstance(value, list) else value
-
-
-def _with_breaks(text: str) -> str:
-    signed = _WORD.sub(lambda word: _AFTER_SIGN.sub(_BREAK, word[0]), text)
-    return _RUN.sub(lambda run: f"{run[0]}{_BREAK}", signed)

@@ -28,12 +28,11 @@ class Flip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flips:
-    """The worst flips: losses where there are any, else gains."""
+    """The worst flips of all primary metrics: losses where there are any, else gains."""
 
     are_losses: bool
     n_flips: int
-    """Of all primary metrics."""
-    n_shown_kind: int
+    n_worst: int
     """Losses, or gains."""
     shown: tuple[Flip, ...]
     """Of tasks that generate."""
@@ -51,11 +50,10 @@ class Source:
     """None where no scores are stored."""
     signoffs: Sequence[SignOff] = ()
     seal: str = ""
-    """The analysis's; empty where it was stored by a version without seals."""
 
     @property
     def is_after_data(self) -> bool:
-        """Whether the analysis is under a plan that was made after the data."""
+        """Whether the analysis follows a plan that was made after the data."""
         return self.analysis.plan_hash != self.comparison.plan_hash
 
     @property
@@ -74,13 +72,10 @@ class Source:
         return [row for row in self.analysis.metrics if row.is_primary]
 
 
-Cells = dict[str, Cell | str | None]
+Number = tuple[float | None, str]
+"""A value and one of the words' forms, as "share"."""
+Cells = dict[str, Cell | str | Number | None]
 """One row of a table by column; None, or no cell, for what the row does not have."""
-
-
-def number(value: float | None, form: str, words: Words) -> Cell:
-    """Write a number in one of the words' forms, as "share"; a dash for None."""
-    return NOTHING if value is None else Cell(text=words.units(FORMS[form](value)), value=value)
 
 
 def verdict_cell(verdict: Verdict, words: Words) -> Cell:
@@ -98,7 +93,7 @@ def table(
     legends: Mapping[str, str] | None = None,
     texts: Sequence[str] = (),
     notes: Iterable[str] = (),
-    dispensable: tuple[str, ...] = (),
+    dispensable: Sequence[str] = (),
     is_wide: bool = False,
 ) -> Table:
     """Lay rows out under columns, without the columns that no row has anything in.
@@ -106,24 +101,33 @@ def table(
     The first `n_texts` columns and those in `texts` hold texts, the others numbers. Unless given, a column's title and
     note are the words of its name and of "legend NAME".
     """
-    cells = [{name: Cell(text=one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
-    kept = [name for name in names if not cells or any((row.get(name) or NOTHING) != NOTHING for row in cells)]
-    columns = tuple(
+    cells = [{name: _cell(content, words) for name, content in row.items()} for row in rows]
+    filled = [name for name in names if not cells or any(row.get(name, NOTHING) != NOTHING for row in cells)]
+    columns = (
         Column(
             id=name,
             title=(titles or {}).get(name) or words(name),
             is_number=name not in (*names[:n_texts], *texts),
-            note=words.note(name) if legends is None else legends.get(name, ""),
+            note=words.optional(f"legend {name}") if legends is None else legends.get(name, ""),
         )
-        for name in kept
+        for name in filled
     )
     return Table(
-        columns=columns,
-        rows=tuple(Row(cells=tuple(row.get(name) or NOTHING for name in kept)) for row in cells),
+        columns=tuple(columns),
+        rows=tuple(Row(cells=tuple(row.get(name, NOTHING) for name in filled)) for row in cells),
         notes=tuple(notes),
-        dispensable=tuple(name for name in dispensable if name in kept),
+        dispensable=tuple(name for name in dispensable if name in filled),
         is_wide=is_wide,
     )
+
+
+def _cell(content: Cell | str | Number | None, words: Words) -> Cell:
+    if isinstance(content, str):
+        return Cell(text=content)
+    if isinstance(content, tuple):
+        value, form = content
+        return NOTHING if value is None else Cell(text=words.units(FORMS[form](value)), value=value)
+    return content or NOTHING
 
 
 CHANGED = frozenset({"alpha", "power", "max_missing_share", "missing_lost", "objective", "strict"})
@@ -134,7 +138,9 @@ def under_its_plan(comparison: Comparison, analysis: Analysis) -> Comparison:
     """Return the comparison with the plan that the analysis went by, which was made without assumptions."""
     plan, first = comparison.plan, next(iter(analysis.reasons), None)
     changes = first.values["changes"] if first and first.code == "after-data" else ()
-    parts: dict[str, Any] = {one.values["part"]: one.values["after"] for one in changes if one.code == "changed"}
+    parts: dict[str, Any] = {
+        change.values["part"]: change.values["after"] for change in changes if change.code == "changed"
+    }
     if "objective" in parts:
         parts["objective"] = Objective(parts["objective"])
     margins = {row.id: row.margin for row in analysis.metrics if row.margin is not None}

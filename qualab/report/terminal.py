@@ -17,7 +17,6 @@ from qualab.model.names import ArmName
 from qualab.model.report import (
     Block,
     Bullets,
-    Cell,
     Column,
     Excerpt,
     Fact,
@@ -25,16 +24,15 @@ from qualab.model.report import (
     Forest,
     Histogram,
     Paragraph,
-    Row,
     Side,
     Table,
     Tone,
 )
 from qualab.model.wording import count, line_text
-from qualab.report.arms import acceptance_blocks, engine_facts, pin_facts
+from qualab.report.arms import acceptance_blocks, engine_facts, facts_table, pin_facts
 from qualab.report.model import model_of
 from qualab.report.planning import planning_blocks
-from qualab.report.source import Source, verdict_cell
+from qualab.report.source import Cells, Source, table, verdict_cell
 from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
@@ -54,13 +52,12 @@ UNBOUNDED = 160
 """Columns where the output is a file or a pipe."""
 GAP = 2
 """Between two columns of a table."""
-SIDE_BY_SIDE = 120
-"""Columns from which on two answers stand side by side."""
 BEFORE, AFTER = 60, 160
 """Characters of an answer that are shown before and after its first difference."""
 LONGEST_MARK = 24
 BAR, BAR_WIDTH = "█", 24
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
+"""Shown by its first 12 digits."""
 _NAMES = re.compile(r"(?<=\S)/(?=\S)")
 """Between a task and its metric."""
 _KEPT = "\N{NO-BREAK SPACE}"
@@ -96,106 +93,104 @@ def print_histograms(console: Console, treatment: Treatment) -> None:
 
 def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
     """List comparisons, one row each."""
-    names = ("id", "status", "verdict", "model", "tasks", "label", "created")
-    rows = [
-        (
-            one.id,
-            one.status.value,
-            verdict_cell(one.verdict, ENGLISH) if one.verdict else "",
-            line_text(one.plan.sampling.model),
-            line_text(",".join(one.plan.requested)),
-            line_text(one.label),
-            f"{one.created_at:%Y-%m-%d %H:%M}",
-        )
-        for one in comparisons
+    rows: list[Cells] = [
+        {
+            "id": comparison.id,
+            "status": comparison.status.value,
+            "verdict": verdict_cell(comparison.verdict, ENGLISH) if comparison.verdict else "",
+            "model": line_text(comparison.plan.sampling.model),
+            "tasks": line_text(",".join(comparison.plan.requested)),
+            "label": line_text(comparison.label),
+            "created": f"{comparison.created_at:%Y-%m-%d %H:%M}",
+        }
+        for comparison in comparisons
     ]
-    print_blocks(console, [_table(names, rows, dispensable=("created",))])
+    names = tuple(rows[0])
+    titles = dict(zip(names, names, strict=True))
+    listed = table(ENGLISH, names, rows, n_texts=len(names), titles=titles, legends={}, dispensable=("created",))
+    print_blocks(console, [listed])
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, dispensable: tuple[str, ...] = ()) -> Table:
-    """Of texts under these titles."""
-    columns = tuple(Column(id=name, title=name, is_number=False) for name in names)
-    cells = (tuple(Cell(text=one) if isinstance(one, str) else one for one in row) for row in rows)
-    return Table(columns=columns, rows=tuple(Row(cells=row) for row in cells), dispensable=dispensable)
-
-
-def print_planning(console: Console, found: Planning) -> None:
+def print_planning(console: Console, planning: Planning) -> None:
     """Draw what a plan's items can prove."""
-    print_blocks(console, planning_blocks(found), is_spaced=True)
+    print_blocks(console, planning_blocks(planning), is_spaced=True)
 
 
-def print_preflight(console: Console, found: Preflight) -> None:
+def print_preflight(console: Console, preflight: Preflight) -> None:
     """Draw both arms, then what was found about them."""
-    engines = [EngineSummary.of(arm, found.engines[arm]) for arm in ArmName]
-    facts = (*engine_facts(engines, ENGLISH), *pin_facts(found.pins, ENGLISH))
-    rows = [(ENGLISH(key), *(own.get(arm) or ENGLISH("not said") for arm in ArmName)) for key, own in facts]
-    print_blocks(console, [_table(("part", *ArmName), rows)])
+    engines = [EngineSummary.of(arm, preflight.engines[arm]) for arm in ArmName]
+    facts = (*engine_facts(engines, ENGLISH), *pin_facts(preflight.pins, ENGLISH))
+    print_blocks(console, [facts_table(facts, ENGLISH)])
     console.print()
-    for one in found.findings:
-        label, style = ("STOP", "bold red") if one.stops else ("note", None)
-        print_hanging(console, f"{label} {ENGLISH.reason(one.what)}", hang=5, style=style)
-        if one.hint:
-            print_hanging(console, one.hint, indent=5, style="dim")
+    for finding in preflight.findings:
+        label, style = ("STOP", "bold red") if finding.stops else ("note", None)
+        print_hanging(console, f"{label} {ENGLISH.reason(finding.what)}", hang=5, style=style)
+        if finding.hint:
+            print_hanging(console, finding.hint, indent=5, style="dim")
     console.print()
-    if found.stopping:
+    if preflight.stopping:
         console.print(Text("This pair cannot be compared.", style="bold red"))
     else:
         console.print(Text("Both arms are ready; as far as can be seen, only the drafter differs.", style="green"))
 
 
-def print_flips(console: Console, found: Flips, *, n_other_texts: int = 0) -> None:
+def print_flips(console: Console, flips: Flips, *, n_other_texts: int = 0) -> None:
     """Draw a summary, then each flip. `n_other_texts`: pairs whose texts differ without a flip."""
-    total = found.n_losses + found.n_gains
-    if not total:
+    if not (total := flips.n_losses + flips.n_gains):
         others = f" {n_other_texts} pairs have other texts and the same score (--texts)." if n_other_texts else ""
         print_hanging(console, f"No item flipped.{others}")
         return
-    print_hanging(
-        console, f"{found.n_losses} lost, {found.n_gains} gained by the candidate{_shown(found.shown, total)}"
-    )
-    for flip in found.shown:
-        change = "lost" if flip.is_loss else "gained"
-        scores = f"{flip.metric.partition('/')[2]}: {flip.scores[0]:g} to {flip.scores[1]:g}"
-        print_blocks(console, [pair_excerpt(flip, f"{change}  {_item(flip)}  {scores}")])
+    titles = [
+        f"{'lost' if flip.is_loss else 'gained'}  {_item(flip)}  {flip.metric.partition('/')[2]}: "
+        f"{flip.scores[0]:g} to {flip.scores[1]:g}"
+        for flip in flips.shown
+    ]
+    _print_pairs(console, f"{flips.n_losses} lost, {flips.n_gains} gained by the candidate", flips.shown, titles, total)
 
 
-def print_text_pairs(console: Console, found: TextPairs, *, leaks: bool) -> None:
+def print_text_pairs(console: Console, pairs: TextPairs, *, leaks: bool) -> None:
     """Draw a summary, then each pair; `leaks`: those of which a text leaks."""
-    what = "in which an answer leaks" if leaks else "with other texts and the same score"
-    if not found.n_pairs:
-        print_hanging(console, f"No pair {what}.")
+    kind = "in which an answer leaks" if leaks else "with other texts and the same score"
+    if not pairs.n_pairs:
+        print_hanging(console, f"No pair {kind}.")
         return
-    print_hanging(console, f"{found.n_pairs} pairs {what}{_shown(found.shown, found.n_pairs)}")
-    for pair in found.shown:
+    titles = []
+    for pair in pairs.shown:
         both = zip(ArmName, pair.leaks, strict=True)
-        kinds = (f"{arm}: {', '.join(kind.replace('_', ' ') for kind in own)}" for arm, own in both if own)
-        print_blocks(console, [pair_excerpt(pair, "  ".join((_item(pair), *kinds)))])
-
-
-def _shown(shown: Sequence[Pair], total: int) -> str:
-    return "" if len(shown) == total else f"; {len(shown)} shown (--limit)"
+        kinds = (f"{arm}: {', '.join(leak.replace('_', ' ') for leak in own)}" for arm, own in both if own)
+        titles.append("  ".join((_item(pair), *kinds)))
+    _print_pairs(console, f"{pairs.n_pairs} pairs {kind}", pairs.shown, titles, pairs.n_pairs)
 
 
 def _item(pair: Pair) -> str:
     return f"{pair.item}{f', repeat {pair.repeat}' if pair.repeat else ''}"
 
 
+def _print_pairs(console: Console, head: str, pairs: Sequence[Pair], titles: Sequence[str], total: int) -> None:
+    print_hanging(console, head if len(pairs) == total else f"{head}; {len(pairs)} shown (--limit)")
+    print_blocks(console, map(pair_excerpt, pairs, titles))
+
+
 def pair_excerpt(pair: Pair, title: str) -> Excerpt:
     """Show both answers around their first difference, each on one line."""
-    facts, place = [Fact(label="right", text=line_text(pair.target[:200]))], pair.first_difference
-    sides: tuple[Side, ...] = ()
-    if any(pair.answers) and place is None:
-        facts.append(Fact(label="both", text=f"{line_text(pair.answers[0][:AFTER])} (the same text)"))
-    elif place is not None and any(pair.answers):  # a table of scores has no answers
+    facts, place = {"right": line_text(pair.target[:200])}, pair.first_difference
+    texts = pair.answers if place is not None and any(pair.answers) else ()  # a table of scores has no answers
+    if texts:
         token = "" if pair.first_token is None else f", token {count(pair.first_token)}"
-        facts.append(Fact(label="first difference", text=f"character {count(place)}{token}"))
-        sides = tuple(
-            Side(title=arm, text=line_text(text[place : place + AFTER]), is_cut=len(text) > place + AFTER)
-            for arm, text in zip(ArmName, pair.answers, strict=True)
-        )
-    start = max(0, (place or 0) - BEFORE)
-    shared = line_text(pair.answers[0][start:place]) if sides else ""
-    return Excerpt(title=line_text(title), facts=tuple(facts), shared=shared, is_cut=start > 0, sides=sides)
+        facts["first difference"] = f"character {count(place or 0)}{token}"
+    elif any(pair.answers):
+        facts["both"] = f"{line_text(pair.answers[0][:AFTER])} (the same text)"
+    start, end = max(0, (place or 0) - BEFORE), (place or 0) + AFTER
+    return Excerpt(
+        title=line_text(title),
+        facts=tuple(Fact(label=label, text=text) for label, text in facts.items()),
+        shared=line_text(texts[0][start:place]) if texts else "",
+        is_cut=start > 0,
+        sides=tuple(
+            Side(title=arm, text=line_text(text[place:end]), is_cut=len(text) > end)
+            for arm, text in zip(ArmName, texts, strict=False)
+        ),
+    )
 
 
 def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = "", is_spaced: bool = False) -> None:
@@ -217,7 +212,11 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = ""
             case Table():
                 _print_table(console, block, command)
             case Histogram():
-                _print_histogram(console, block)
+                console.print(Text(f"\n{block.title}: {block.axis}", style="bold"))
+                most = max(bar.count for bar in block.bars)
+                for bar in block.bars:
+                    drawn = BAR * round(BAR_WIDTH * bar.count / most)
+                    console.print(Text(f"  {bar.label:>2} {bar.text:>7}  {drawn}"))
             case Excerpt():
                 _print_excerpt(console, block)
             case Forest():
@@ -228,7 +227,7 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = ""
 def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2, style: str | None = None) -> None:
     """Draw a paragraph: `indent` spaces before its first line, `hang` more before the others."""
     lines = textwrap.wrap(
-        _short(text).replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp"),
+        _DIGEST.sub(r"\1", text).replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp"),
         width=console.width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hang),
@@ -239,15 +238,12 @@ def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2
         console.print(line.replace(_KEPT, " "), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def _short(text: str) -> str:
-    """With the first 12 digits of every hash."""
-    return _DIGEST.sub(r"\1", text)
-
-
 def _print_table(console: Console, block: Table, command: str) -> None:
-    """Whole where it fits; else with the first column's names on two lines, without dispensable columns, in parts."""
+    """Draw it whole where it fits; else with names on two lines, without dispensable columns, in parts."""
     kept, width = list(block.columns), console.width
-    cells = {column.id: [_short(row.cells[n].marked) for row in block.rows] for n, column in enumerate(kept)}
+    cells = {
+        column.id: [_DIGEST.sub(r"\1", row.cells[n].marked) for row in block.rows] for n, column in enumerate(kept)
+    }
     styles = {column.id: [STYLES[row.cells[n].tone] for row in block.rows] for n, column in enumerate(kept)}
     if _width(kept, cells) > width:
         cells[kept[0].id] = [_NAMES.sub("/\n    ", text, count=1) for text in cells[kept[0].id]]
@@ -273,7 +269,7 @@ def _print_table(console: Console, block: Table, command: str) -> None:
 
 
 def _parts(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> Iterator[list[Column]]:
-    """The columns in as many parts as the width asks for, each with the names of the rows. Texts wrap instead."""
+    """Split the columns into as many parts as the width asks for, each with the names of the rows; texts wrap."""
     names = [column for n, column in enumerate(columns) if not any(one.is_number for one in columns[: n + 1])]
     part = list(names)
     for column in columns[len(names) :]:
@@ -290,34 +286,15 @@ def _width(columns: Sequence[Column], cells: dict[str, list[str]]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _print_histogram(console: Console, block: Histogram) -> None:
-    console.print(Text(f"\n{block.title}: {block.axis}", style="bold"))
-    most = max(bar.count for bar in block.bars)
-    for bar in block.bars:
-        console.print(Text(f"  {bar.label:>2} {bar.text:>7}  {BAR * round(BAR_WIDTH * bar.count / most)}"))
-
-
 def _print_excerpt(console: Console, block: Excerpt) -> None:
     console.print()
     console.print(Text(block.title, style="bold"))
     for fact in block.facts:
         console.print(Text(f"  {fact.label}: {fact.text}", style="dim"))
-    before = f"{'...' if block.is_cut else ''}{block.shared[-BEFORE:]}"
-    texts = [_marked(before, side) for side in block.sides]
-    if texts and console.width >= SIDE_BY_SIDE:
-        grid = Grid(box=None, pad_edge=False, padding=(0, 2), show_header=False, expand=True)
-        for _ in texts:
-            grid.add_column(ratio=1, overflow="fold")
-        grid.add_row(*(Text.assemble(f"  {side.title}: ", text) for side, text in zip(block.sides, texts, strict=True)))
-        console.print(grid)
-    else:
-        for side, text in zip(block.sides, texts, strict=True):
-            console.print(Text.assemble(f"  {side.title:<9}: ", text))
-
-
-def _marked(before: str, side: Side) -> Text:
-    """A side's text with its first word in [[ ]], or the white space that it begins with."""
-    words = side.text[:LONGEST_MARK].split()
-    end = 1 if not words or side.text[0].isspace() else len(words[0])
-    mark, after = side.text[:end] or "(end)", f"{side.text[end:]}{'...' if side.is_cut else ''}"
-    return Text.assemble(before, (f"[[{mark}]]", "bold reverse"), after)
+    for side in block.sides:
+        # the first word in [[ ]], or the white space that a text begins with
+        words = side.text[:LONGEST_MARK].split()
+        end = 1 if not words or side.text[0].isspace() else len(words[0])
+        before = f"  {side.title:<9}: {'...' if block.is_cut else ''}{block.shared[-BEFORE:]}"
+        mark = (f"[[{side.text[:end] or '(end)'}]]", "bold reverse")
+        console.print(Text.assemble(before, mark, f"{side.text[end:]}{'...' if side.is_cut else ''}"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, suspicions
+from qualab.model.comparison import SignOff
 from qualab.model.names import EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import of
-from qualab.model.report import Block, Bullets, Cell, Column, Forest, ForestRow, Paragraph, Row, Table
+from qualab.model.report import Block, Bullets, Forest, ForestRow, Paragraph
 from qualab.model.wording import MINUS, signed
-from qualab.report.source import Source, verdict_cell
+from qualab.report.source import Cells, Source, table, verdict_cell
 from qualab.report.words import ENGLISH, Words
 from qualab.run.sign import signoff_obstacles
 
@@ -26,20 +28,16 @@ def headline(source: Source, words: Words) -> str:
     key = f"headline {verdict}"
     if source.is_after_data:
         key = "headline after the data"
-    if verdict is Verdict.INCONCLUSIVE and not source.primaries:
+    elif verdict is Verdict.INCONCLUSIVE and not source.primaries:
         key = "no primaries"
     bounds = bounds_text(source.plan)
-    sentences = [
-        words(
-            key,
-            n=len(source.primaries),
-            bounds=bounds,
-            loss=bounds.replace(MINUS, ""),
-            n_open=sum(row.verdict not in PASSING[rule.objective] for row in source.primaries),
-            n_worse=sum(row.verdict is Verdict.REGRESSION for row in rows),
-            n_all=len(rows),
-        )
-    ]
+    numbers = {
+        "n": len(source.primaries),
+        "n_open": sum(row.verdict not in PASSING[rule.objective] for row in source.primaries),
+        "n_worse": sum(row.verdict is Verdict.REGRESSION for row in rows),
+        "n_all": len(rows),
+    }
+    sentences = [words(key, bounds=bounds, loss=bounds.replace(MINUS, ""), **numbers)]
     if verdict is PROVEN[rule.objective] and (inside := changes_inside(rows, rule)):
         changes = [words.reason(of(row.id, row.reason)) for row in inside[:MOST_IN_HEADLINE]]
         if len(inside) > MOST_IN_HEADLINE:
@@ -55,78 +53,43 @@ def bounds_text(plan: Plan) -> str:
 
 
 def verdict_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Reasons, limits, and whether the result can be signed off."""
+    """Show reasons, limits, and whether the result can be signed off."""
+    analysis = source.analysis
     if source.is_after_data:
         yield Paragraph(text=words("after the data", own=source.comparison.plan_hash[:12]))
-    yield Bullets(title=words("why"), items=tuple(_reasons(source, words)))
-    yield Bullets(title=words("not proven"), items=tuple(_limits(source, words)))
+    # of many metrics the weightiest: the table of all metrics has the others
+    ids = {row.id for row in analysis.metrics}
+    of_metrics = [reason for reason in analysis.reasons if reason.code == "of" and reason.values["name"] in ids]
+    hidden = of_metrics[MOST_REASONS:]
+    shown = (reason for reason in analysis.reasons if reason not in hidden[1:])
+    more = words("more reasons", n=len(hidden))
+    reasons = (more if reason in hidden else words.reason(reason) for reason in shown)
+    yield Bullets(title=words("why"), items=tuple(reasons))
+    limits = [words.optional(f"limits of {analysis.verdict}", alpha=source.plan.rule.alpha)]
+    limits += [words("limits of items")] if analysis.verdict is not Verdict.INVALID else []
+    limits += words.reasons(analysis.caveats)
+    yield Bullets(title=words("not proven"), items=tuple(filter(None, limits)))
     yield signoff_line(source, words)
-
-
-def _reasons(source: Source, words: Words) -> Iterator[str]:
-    """Of many metrics the weightiest: the table of all metrics has the others."""
-    reasons, ids = source.analysis.reasons, {row.id for row in source.analysis.metrics}
-    cut = [reason for reason in reasons if reason.code == "of" and reason.values["name"] in ids][MOST_REASONS:]
-    for reason in reasons:
-        if reason not in cut:
-            yield words.reason(reason)
-        elif reason == cut[0]:
-            yield words("more reasons", n=len(cut))
-
-
-def _limits(source: Source, words: Words) -> Iterator[str]:
-    verdict = source.analysis.verdict
-    if words.has(key := f"limits of {verdict}"):
-        yield words(key, alpha=source.plan.rule.alpha)
-    if verdict is not Verdict.INVALID:
-        yield words("limits of items")
-    yield from words.reasons(source.analysis.caveats)
 
 
 def signoff_line(source: Source, words: Words) -> Paragraph:
     """Tell whether the result can be signed off, and what keeps it from that."""
-    obstacles = words.reasons(signoff_obstacles(source.analysis, source.comparison))
-    key = "sign-off no" if obstacles else "sign-off possible"
-    return Paragraph(text=words(key, obstacles="; ".join(obstacles)))
+    obstacles = signoff_obstacles(source.analysis, source.comparison)
+    return Paragraph(text=words("sign-off no" if obstacles else "sign-off possible", obstacles=obstacles))
 
 
 def forest_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """How the chart is read, and the chart; or why there is none."""
-    rows = tuple(_forest_rows(source, words))
-    if not rows:
-        yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
-        return
-    rule, bounds = source.plan.rule, bounds_text(source.plan)
-    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
-    how = words(
-        "forest how",
-        level=1.0 - 2.0 * rule.alpha,
-        bounds=bounds,
-        looks=words("over looks") if source.analysis.looks else "",
-        guard=words("guard") if is_guarded else "",
-    )
-    are_better = all(metric.higher_is_better for metric in source.plan.primaries)
-    yield Paragraph(text=how, is_muted=True)
-    yield Forest(
-        rows=rows,
-        axis=words("forest axis"),
-        left=words("worse" if are_better else "lower"),
-        right=words("better" if are_better else "higher"),
-        band=words("margin") if "," in bounds else f"{words('margin')} {words.units(bounds)}",
-        description="; ".join(f"{row.label}: {row.text}, {row.verdict.text}" for row in rows),
-    )
-
-
-def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
-    specs = {spec.id: spec for spec in source.plan.metrics}
+    """Show how the chart is read, and the chart; or why there is none."""
+    plan, rule, bounds = source.plan, source.plan.rule, bounds_text(source.plan)
+    specs, rows = {spec.id: spec for spec in plan.metrics}, []
     for row in source.primaries:
         if row.evidence is None:
             continue
-        margin = source.plan.rule.margin if row.margin is None else row.margin
-        lower, upper = source.plan.rule_for(specs[row.id]).sides
+        margin = rule.margin if row.margin is None else row.margin
+        lower, upper = plan.rule_for(specs[row.id]).sides
         interval, difference = row.evidence.equivalence_interval, signed(row.evidence.difference)
         limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
-        yield ForestRow(
+        drawn = ForestRow(
             label=row.id,
             difference=row.evidence.difference,
             low=interval.low if interval else None,
@@ -136,36 +99,51 @@ def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
             text=words.units(f"{difference}{limits} pp"),
             verdict=verdict_cell(row.verdict, words),
         )
+        rows.append(drawn)
+    if not rows:
+        yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
+        return
+    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
+    looks, guard = words("over looks") if source.analysis.looks else "", words("guard") if is_guarded else ""
+    how = words("forest how", level=1.0 - 2.0 * rule.alpha, bounds=bounds, looks=looks, guard=guard)
+    yield Paragraph(text=how, is_muted=True)
+    are_better = all(metric.higher_is_better for metric in plan.primaries)
+    yield Forest(
+        rows=tuple(rows),
+        axis=words("forest axis"),
+        left=words("worse" if are_better else "lower"),
+        right=words("better" if are_better else "higher"),
+        band=words("margin") if "," in bounds else f"{words('margin')} {words.units(bounds)}",
+        description="; ".join(f"{row.label}: {row.text}, {row.verdict.text}" for row in rows),
+    )
 
 
 def signoff_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Whether the result can be signed off, who did, and where to sign."""
+    """Show whether the result can be signed off, who did, and where to sign."""
     yield signoff_line(source, words)
     if source.signoffs:
-        yield Bullets(title=words("signed off"), items=tuple(_signed(source, words)))
+        yield Bullets(title=words("signed off"), items=tuple(_signed(signoff, words) for signoff in source.signoffs))
     if source.is_after_data:
         return
     seal = source.seal[:12] or words("no seal")
     yield Paragraph(text=words("sign off how", id=source.comparison.id, plan=source.analysis.plan_hash[:12], seal=seal))
     yield Paragraph(text="    ".join(f"□ {words(key)}" for key in ("approve", "reject", "further")))
-    heads = ("role", "name", "date", "signature")
-    roles = (Row(cells=(Cell(text=words(role)), *[Cell(text="")] * 3)) for role in ("evaluator", "releaser"))
-    columns = tuple(Column(id=name, title=words(name), is_number=False) for name in heads)
-    yield Table(columns=columns, rows=tuple(roles), is_form=True)
+    rows: list[Cells] = [
+        {"role": words(role), "name": "", "date": "", "signature": ""} for role in ("evaluator", "releaser")
+    ]
+    yield replace(table(words, tuple(rows[0]), rows, n_texts=4), is_form=True)
 
 
-def _signed(source: Source, words: Words) -> Iterator[str]:
-    for signed_off in source.signoffs:
-        verdict, time = words.name(signed_off.verdict), words.moment(signed_off.signed_at)
-        said = [words("signed by", verdict=verdict, name=signed_off.signed_by, time=time)]
-        if signed_off.note:
-            said.append(words("signed note", note=signed_off.note))
-        if signed_off.override:
-            obstacles = "; ".join(words.reasons(signed_off.obstacles))
-            said.append(words("signed in spite of", obstacles=obstacles, reason=signed_off.override))
-        if signed_off.analysis_hash:
-            said.append(words("signed seal", seal=signed_off.analysis_hash))
-        yield " ".join(said)
+def _signed(signoff: SignOff, words: Words) -> str:
+    time = words.moment(signoff.signed_at)
+    sentences = [words("signed by", verdict=signoff.verdict, name=signoff.signed_by, time=time)]
+    if signoff.note:
+        sentences.append(words("signed note", note=signoff.note))
+    if signoff.override:
+        sentences.append(words("signed in spite of", obstacles=signoff.obstacles, reason=signoff.override))
+    if signoff.analysis_hash:
+        sentences.append(words("signed seal", seal=signoff.analysis_hash))
+    return " ".join(sentences)
 
 
 METHODS = {
@@ -177,7 +155,7 @@ METHODS = {
 
 
 def methods_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """The methods that this comparison's metrics got, each with its source."""
+    """List the methods that this comparison's metrics got, each with its source."""
     kinds = {row.evidence.kind for row in source.analysis.metrics if row.evidence}
     keys = [key for kind, own in METHODS.items() if kind in kinds for key in own]
     if is_one_sided(source.plan.rule):

@@ -291,7 +291,7 @@ def test_nothing_is_tokenized_while_counters_are_read_and_nothing_is_seen_of_it(
     assert again == found
     assert summary(found).candidate.first_difference == len(encode("The lighthouse ")) - 1
     assert english(treatment(found).troubles) == ()
-    assert not any("not this run's" in note for note in english(treatment(found).notes))
+    assert not any("not from this run" in note for note in english(treatment(found).notes))
 
 
 # when it fails

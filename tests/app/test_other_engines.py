@@ -151,8 +151,8 @@ def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
     ("script", "note"),
     [
         (TENSORRT_LLM, "The candidate's engine tells its iterations once: "),
-        (TENSORRT_LLM, "TensorRT-LLM tells a part of its configuration: "),
-        (TGI, "TGI tells a part of its configuration: "),
+        (TENSORRT_LLM, "TensorRT-LLM publishes only part of its configuration: "),
+        (TGI, "TGI publishes only part of its configuration: "),
     ],
 )
 def test_what_is_not_read_is_said(script: EngineScript, note: str) -> None:
@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_engines_that_count_from_the_first_look(script: Engin
         both.killed(after=20)
         found = both.resumed()
     assert english(treatment(found).troubles) == ()
-    assert not any("started anew" in one for one in english(treatment(found).notes))
+    assert not any("restarted" in one for one in english(treatment(found).notes))
 
 
 # another model answers

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qualab.model.comparison import PolicyResult, SignOff
-from qualab.model.engine import EngineKind, TaskDrafting
-from qualab.model.names import Language, MissingPolicy, Objective, Verdict
+from qualab.model.engine import EngineKind, TaskDrafting, TokensLack
+from qualab.model.names import Language, MissingPolicy, Objective, RequestKind, Verdict
 from qualab.model.plan import Imported
 from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry
@@ -32,13 +32,28 @@ def judged(source: Source, verdict: Verdict, **changes: Any) -> Source:
 
 
 def one_sided(source: Source) -> Source:
-    rule = replace(source.plan.rule, objective=Objective.NON_INFERIORITY)
-    return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, rule=rule)))
+    return planned(source, rule=replace(source.plan.rule, objective=Objective.NON_INFERIORITY))
 
 
 def strict(source: Source) -> Source:
-    rule = replace(source.plan.rule, strict=True)
-    return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, rule=rule)))
+    return planned(source, rule=replace(source.plan.rule, strict=True))
+
+
+def planned(source: Source, **changes: Any) -> Source:
+    return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, **changes)))
+
+
+def without_tokens(**changes: Any) -> Source:
+    """Full, but that no text's tokens are known."""
+    tokens = full().analysis.tokens
+    assert tokens is not None
+    unknown = replace(tokens.candidate, n_tokenized=0, n_same_tokens=0, first_difference=None)
+    failed = replace(tokens, lack=TokensLack.FAILED, baseline=unknown, candidate=unknown, tasks=())
+    return judged(full(), Verdict.INCONCLUSIVE, **{"tokens": failed, **changes})
+
+
+LOGLIKELIHOODS = tuple(replace(task, kind=RequestKind.LOGLIKELIHOOD) for task in bare().plan.tasks)
+IMPORTED = Imported(baseline="a", candidate="b", joins=(), findings=())
 
 
 def drafting(*tasks: TaskDrafting) -> Source:
@@ -58,6 +73,16 @@ def drafting(*tasks: TaskDrafting) -> Source:
         (lambda: strict(bare()), "running", "strict: a loss inside the margin is a regression too", True),
         (bare, "running", "strict", False),
         (full, "acceptance", "thirds:", True),
+        (bare, "noise", "No noise floor was measured", True),
+        (bare, "arms", "The engines were not recorded", True),
+        (bare, "flips", "No scores are stored", True),
+        (lambda: judged(bare(), Verdict.INVALID, treatment=None), "acceptance", "did not look at the drafter", True),
+        (without_tokens, "noise", "the tokenizer of the baseline's engine could not be used", True),
+        (without_tokens, "noise", "tokenized again", False),
+        (lambda: without_tokens(tokens=None), "noise", "this run did not tokenize its answers", True),
+        (lambda: without_tokens(tokens=None), "noise", "tokenized again", False),
+        (lambda: planned(bare(), imported=IMPORTED), "noise", "imported answers are not tokenized", True),
+        (lambda: planned(bare(), tasks=LOGLIKELIHOODS), "noise", "is not known: ", False),
         (lambda: drafting(replace(DRAFTING, first_third=None, last_third=None)), "acceptance", "thirds", False),
     ],
 )
@@ -135,8 +160,7 @@ def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
 def test_the_band_says_its_margin() -> None:
     (chart,) = blocks(model(bare()), "forest", Forest)
     assert chart.band == "margin ±2.00 pp"
-    rule = replace(bare().plan.rule, margins={PRIMARY: 0.03})
-    several = replace(bare(), comparison=replace(bare().comparison, plan=replace(bare().plan, rule=rule)))
+    several = planned(bare(), rule=replace(bare().plan.rule, margins={PRIMARY: 0.03}))
     (chart,) = blocks(model(several), "forest", Forest)
     assert chart.band == "margin"
     assert "±3.00 pp, ±2.00 pp" in said(model(several), "forest")
@@ -167,9 +191,7 @@ def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:
 
 
 def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:
-    imported = Imported(baseline="a", candidate="b", joins=(), findings=())
-    plan = replace(bare().plan, imported=imported)
-    source = replace(bare(), comparison=replace(bare().comparison, plan=plan))
+    source = planned(bare(), imported=IMPORTED)
     assert "tokens generated" not in said(model(source), "arms")
     titles = [column.id for column in next(blocks(model(source), "missing", Table)).columns]
     assert titles == ["arm", "requests", "answered", "unanswered", "empty"]

@@ -194,16 +194,6 @@ def test_sections_come_in_the_order_in_which_they_are_read(language: Language) -
     assert [section.id for section in report(language).sections] == ORDER
 
 
-def test_what_was_not_measured_is_said() -> None:
-    found = model(bare())
-    assert "No noise floor was measured" in said(found, "noise")
-    assert "The engines were not recorded" in said(found, "arms")
-    assert "No item" in said(report(), "flips") or "Items of primary metrics" in said(report(), "flips")
-    assert "No scores are stored" in said(found, "flips")
-    unknown = replace(bare(), analysis=replace(bare().analysis, treatment=None))
-    assert "did not look at the drafter" in said(model(unknown), "acceptance")
-
-
 @pytest.mark.parametrize("language", Language)
 def test_everything_that_was_measured_is_shown(language: Language) -> None:
     found = model(full(), language)
@@ -337,3 +327,33 @@ def test_models_that_answered_are_shown_where_they_are_not_the_one_that_was_aske
     found = said(model(replace(source, analysis=replace(source.analysis, arms=arms))), "arms")
     assert "answered by" in found
     assert f"MODEL-B (17), {asked} (23)" in found
+
+
+@pytest.mark.parametrize("language", Language)
+def test_tokens_stand_beside_characters_and_say_whose_they_are(language: Language) -> None:
+    words, found = Words(language=language), model(full(), language)
+    table = next(blocks(found, "noise", Table))
+    labels = [row.cells[0].text for row in table.rows]
+    at = labels.index(words("first token"))
+    assert labels[at - 1] == words("first difference")
+    assert labels[at + 1 : at + 3] == [words("first token in", task=task) for task in ("gsm8k", "ifeval")]
+    assert not any("copa" in label for label in labels), "no text differs there"
+    rows = table.rows[at : at + 3]
+    values = [[1234.0, 9.5], [None, 77.0], [None, None]]
+    assert [[cell.value for cell in row.cells[1:3]] for row in rows] == values
+    assert full().analysis.tokens is not None
+    ifeval = full().analysis.tokens.tasks[1]
+    unknown, same = words("tokens unknown", texts=ifeval.baseline), words("tokens the same", texts=ifeval.candidate)
+    assert [cell.text for cell in rows[2].cells[1:3]] == [unknown, same]
+    for key in ("tokens how", "tokens lack time"):
+        assert words(key, who=words("tokens baseline")) in said(found, "noise")
+
+
+def test_tokens_of_the_arms_are_shown_without_a_noise_floor() -> None:
+    source = full()
+    assert source.analysis.tokens is not None
+    tokens = replace(source.analysis.tokens, baseline=None, lack=None, tasks=source.analysis.tokens.tasks[:1])
+    found = model(replace(source, analysis=replace(source.analysis, noise=None, tokens=tokens)))
+    (table, *_) = blocks(found, "noise", Table)
+    texts = [[cell.text for cell in row.cells] for row in table.rows]
+    assert texts == [["first differing token (median)", "10 (25 of 29 pairs)"]]

@@ -17,7 +17,7 @@ from qualab.model import engine, names, plan
 from qualab.model.canonical import canonical_json
 from qualab.model.names import Language, MissingPolicy
 from qualab.model.reason import Reason, of
-from qualab.report.words import CATALOGUES, ENGLISH, REASONS, en, ko, shown
+from qualab.report.words import ENGLISH, FORMS, catalogue, shown
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report
 from tests.said import KOREAN
@@ -29,25 +29,29 @@ def places(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("catalogues", [CATALOGUES, REASONS])
-def test_both_languages_have_the_same_keys_with_the_same_values(
-    catalogues: dict[Language, dict[str, str]],
-) -> None:
-    english, korean = (catalogues[language] for language in (Language.ENGLISH, Language.KOREAN))
+TABLES = ("units", "lists", "texts", "names", "reasons", "pages")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_both_languages_have_the_same_keys_with_the_same_values(table: str) -> None:
+    english, korean = (catalogue(language)[table] for language in (Language.ENGLISH, Language.KOREAN))
     assert english.keys() == korean.keys()
     assert [key for key in english if places(english[key]) != places(korean[key])] == []
 
 
-def test_a_key_without_an_english_text_is_one() -> None:
-    missing = ko.TEXTS.keys() - en.TEXTS.keys()
-    assert [key for key in missing if "{" in ko.TEXTS[key] or key.startswith(("section ", "legend "))] == []
-    assert en.TEXTS.keys() <= ko.TEXTS.keys()
-    assert en.NAMES.keys() <= ko.NAMES.keys()
+@pytest.mark.parametrize("language", Language)
+def test_every_place_has_a_format_that_there_is(language: Language) -> None:
+    tables = catalogue(language)
+    assert tables.keys() == {*TABLES, "errors", "details", "fields"}
+    specs = {spec for table in TABLES for text in tables[table].values() for _, _, spec, _ in Formatter().parse(text)}
+    ours = {*FORMS, *tables["lists"], "name", "span"}
+    others = [spec for spec in specs if spec and spec not in ours and not spec.startswith("plural:")]
+    assert [format(1.0, spec) for spec in others]
 
 
 def parsed(folder: str, *, having: str = "") -> Iterator[ast.AST]:
     for path in (PACKAGE / folder).rglob("*.py"):
-        if path.name not in ("en.py", "ko.py") and having in (text := path.read_text()):
+        if having in (text := path.read_text()):
             yield from ast.walk(ast.parse(text))
 
 
@@ -67,7 +71,7 @@ def constants(folder: str) -> set[str]:
 
 
 def test_every_text_is_used_and_every_text_that_is_used_is_there() -> None:
-    keys = CATALOGUES[Language.ENGLISH].keys()
+    keys = ENGLISH.texts("texts").keys()
     vocabularies = (value for module in (engine, names, plan) for value in vars(module).values())
     enums = [kind.__members__ for kind in vocabularies if isinstance(kind, type) and issubclass(kind, Enum)]
     members = {text for kind in enums for name, one in kind.items() for text in (name, name.lower(), one.value)}
@@ -95,7 +99,7 @@ def test_every_code_that_is_made_has_words_and_is_made() -> None:
         elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name) and target.id == "code":
             code = node.value
         made |= {one.pattern: one for one in patterns(code)} if code else {}
-    known = REASONS[Language.ENGLISH]
+    known = ENGLISH.texts("reasons")
     assert [pattern for pattern, code in made.items() if not any(map(code.fullmatch, known))] == []
     tabled = constants("")
     assert [
@@ -128,12 +132,6 @@ COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin
             "`qualab resume 2026-a --retry-failed`",
         ),
         (
-            Reason("status-differs", {"status": "timeout", "n_baseline": 0, "n_candidate": 10, "p": 0.002}),
-            "The arms differ in how often the status is timeout: 0 items in the baseline alone, 10 in the candidate "
-            "alone (p 0.002).",
-            "두 서버의 ‘시간 초과’ 빈도가 다릅니다: 기준만 문항 0개, 후보만 10개 (p 0.002).",
-        ),
-        (
             of("gsm8k/em,none", Reason("needs.observed", {
                 "proven": PROVES, "bounds": MARGIN, "needed": ABOUT, "circumstances": Reason("at-discordance"),
                 "difference": -0.0083, "observed": Reason("about.open", {"n": 1582, "low": 1148, "most": 200_000}),
@@ -146,36 +144,9 @@ COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin
             "약 751개(548 ~ 1,039개), −0.83%p의 차이가 실제일 때 약 1,582개(1,148개 ~ 200,000개 초과) 필요",
         ),
         (
-            of("gsm8k/em,none", Reason("needs.out-of-reach", {
-                "proven": Reason("items-prove.nothing", {"n": 1}), "bounds": Reason("margin.loss", {"margin": 0.02}),
-                "needed": Reason("more-than", {"most": 200_000}), "circumstances": Reason("at-spread"),
-                "difference": -0.05,
-            })),
-            "gsm8k/em,none: this 1 item proves no margin; −2.00 pp needs more than 200,000 items at this spread and no "
-            "true difference; more items will not prove it if the difference of −5.00 pp is real",
-            "gsm8k/em,none: 문항 1개로는 어떤 한계도 입증되지 않음. 지금의 산포 기준으로 −2.00%p를 입증하려면, "
-            "실제 차이가 없을 때 200,000개 넘게 필요. −5.00%p의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
-        ),
-        (
             Reason("unpinned", {"parts": (Reason("no-image"), Reason("no-revision"))}),
             "Unpinned: no image is named, no checkpoint revision is named: not for sign-off.",
             "고정되지 않음: 이미지가 지정되지 않음, 체크포인트 리비전이 지정되지 않음. 승인에 쓸 수 없습니다.",
-        ),
-        (
-            Reason("finding.allowed", {"what": of("a", Reason("differ.generation", {
-                "n": 9, "total": 10, "baseline": '{"temperature":0}', "candidate": '{"temperature":0.7}',
-            }))}),
-            'Allowed: a: the generation settings differ in 9 of 10 answers: {"temperature":0} and {"temperature":0.7}.',
-            '허용함: a: 답변 10개 중 9개의 생성 설정이 다름: {"temperature":0} / {"temperature":0.7}.',
-        ),
-        (
-            Reason("finding", {"what": Reason("not-compared", {
-                "arms": ("baseline", "candidate"),
-                "parts": (Reason("part.task-versions"), Reason("part.chat-template")),
-            })}),
-            "not compared, since the log of the baseline and the candidate does not tell: task versions, "
-            "the chat template.",
-            "기준과 후보 로그에 없어 비교하지 못한 것: 과제 버전, 채팅 템플릿.",
         ),
         (
             Reason("configuration-closed", {"arms": ("baseline", "candidate")}),

@@ -12,7 +12,7 @@ import pytest
 from qualab.bootstrap import share
 from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
 from qualab.model.names import Language, Verdict
-from qualab.report.words import REASONS
+from qualab.report.words import ENGLISH, catalogue
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.store import Store, open_store
@@ -128,8 +128,8 @@ async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(
     seals, analysis = done.store.seals(done.id), done.store.analysis(done.id)
     assert analysis is not None
     before = english(analysis.reasons)
-    for code, text in REASONS[Language.ENGLISH].items():
-        monkeypatch.setitem(REASONS[Language.ENGLISH], code, f"In other words: {text}")  # type: ignore[arg-type]
+    for code, text in ENGLISH.texts("reasons").items():
+        monkeypatch.setitem(catalogue(Language.ENGLISH)["reasons"], code, f"In other words: {text}")
     assert english(analysis.reasons) != before
     found = done.verify()
     assert {check.name: check.is_ok for check in found.checks} == dict.fromkeys(

@@ -278,7 +278,7 @@ def test_a_restart_between_two_readings_that_failed_is_found() -> None:
         segment(later, None, attempts=10),
     ]
     (found,) = english(treated(stretches).troubles)
-    assert found.startswith("sums: the candidate's engine started anew while it was asked")
+    assert found.startswith("sums: the candidate's engine restarted while it was asked")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_requests_beyond_ours_and_beyond_what_a_kill_left_behind(finished: int, 
     observations = [*OFF, *[seen(CANDIDATE, before)] * starts, segment(after, before)]
     summary = next(one for one in Summary([]).arms if one.arm is CANDIDATE)
     found = treatment_of(planned(), observations, answers(), arms=(summary,))
-    assert any("not this run's" in note for note in english(found.notes)) is is_said
+    assert any("not from this run" in note for note in english(found.notes)) is is_said
     assert english(found.troubles) == ()
 
 
@@ -326,7 +326,7 @@ def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
         assert drafting(both.compared()).round_cost == pytest.approx(0.3, abs=0.05)
 
 
-ANEW = "engine started anew while it was asked"
+ANEW = "engine restarted while it was asked"
 PICKS: dict[str, Any] = {"sizes": {"sums": 40, "picks": 30}, "scored": ("picks",)}
 
 
@@ -387,9 +387,9 @@ def test_what_engines_do_not_tell_is_said(off: EngineScript, note: str) -> None:
 def test_requests_of_others_are_said(kind: str, said: str) -> None:
     with pair(off=EngineScript(kind=kind, foreign_every=4), on=EngineScript(kind=kind)) as both:
         found = both.compared()
-    notes = [note for note in english(treatment(found).notes) if "not this run's" in note]
+    notes = [note for note in english(treatment(found).notes) if "not from this run" in note]
     assert len(notes) == 1
-    assert notes[0].startswith(f"The baseline's engine {said} that were not this run's")
+    assert notes[0].startswith(f"The baseline's engine {said} that were not from this run")
     assert found.verdict is not Verdict.INVALID
 
 
@@ -414,7 +414,7 @@ def test_log_likelihoods_beside_generations_are_nobody_elses_requests() -> None:
     with pair(**PICKS) as both:
         found = both.compared(looks=2)
     assert english(treatment(found).troubles) == ()
-    assert not [note for note in english(treatment(found).notes) if "not this run's" in note]
+    assert not [note for note in english(treatment(found).notes) if "not from this run" in note]
 
 
 @pytest.mark.parametrize("after", [1, 17, 40])
@@ -424,7 +424,7 @@ def test_a_killed_run_goes_on_without_a_false_alarm(after: int) -> None:
         found = both.resumed()
         asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in (both.off, both.on)]
     assert english(treatment(found).troubles) == ()
-    assert not [note for note in english(treatment(found).notes) if "not this run's" in note]
+    assert not [note for note in english(treatment(found).notes) if "not from this run" in note]
     assert all(40 + 3 <= n <= 40 + 3 + 4 for n in asked), "what was in flight is asked again, and nothing else"
     assert found.arms[1].n_answers == 40
 
@@ -438,7 +438,7 @@ def test_a_run_goes_on_with_the_same_engine_started_anew(changes: dict[str, Any]
         both.replace_candidate(replace(OPEN, **changes))
         found = both.resumed()
     assert english(treatment(found).troubles) == ()
-    assert any("started anew before the run went on" in note for note in english(treatment(found).notes))
+    assert any("restarted before the run resumed" in note for note in english(treatment(found).notes))
 
 
 def test_a_run_goes_on_with_replicas_that_answered_before() -> None:

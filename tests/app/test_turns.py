@@ -312,10 +312,8 @@ def test_killed_in_the_candidates_turn_the_baseline_is_not_served_again(turns: T
     found = turns.ended()
     assert asked(turns.servers[2]) <= N_ITEMS - after + 2
     assert english(treatment(found).troubles) == ()
-    anew = [note for note in english(found.caveats) if "engine was started anew" in note]
-    assert [note.startswith("The candidate's engine was started anew before the run went on") for note in anew] == [
-        True
-    ]
+    anew = [note for note in english(found.caveats) if "engine was restarted" in note]
+    assert [note.startswith("The candidate's engine was restarted before the run resumed") for note in anew] == [True]
 
 
 def test_another_baseline_does_not_go_on(turns: Turns) -> None:

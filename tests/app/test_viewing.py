@@ -22,17 +22,11 @@ RULE = DecisionRule(margin=0.02, alpha=0.05, power=0.8, objective=Objective.EQUI
 
 
 def both(off: str | None, on: str | None) -> Pair:
-    answers = [
-        Answer(
-            arm=arm,
-            position=0,
-            choice=0,
-            repeat=0,
-            request_hash=b"h" * 16,
-            reply=failure() if text is None else reply(text),
-        )
-        for arm, text in zip(ArmName, (off, on), strict=True)
-    ]
+    replies = (failure() if text is None else reply(text) for text in (off, on))
+    answers = (
+        Answer(arm=arm, position=0, choice=0, repeat=0, request_hash=b"h" * 16, reply=own)
+        for arm, own in zip(ArmName, replies, strict=True)
+    )
     return pair(0, *answers, ENGLISH)
 
 
@@ -58,7 +52,7 @@ def test_texts_are_cut_where_they_part(off: str, on: str, shared: str, marks: tu
 
 def test_an_answer_that_is_missing_is_not_an_empty_one() -> None:
     found = both(None, "")
-    assert found.difference == "There is no text to compare in one arm."
+    assert found.difference == "One arm has no text to compare."
     texts = [side.answer.reply.text for side in found.sides if side.answer]
     assert texts == [None, ""]
 

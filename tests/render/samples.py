@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.model.comparison import Analysis
-from qualab.model.items import Answer, Reply
-from qualab.model.names import AnswerStatus, ArmName, Language
+from qualab.model.items import Answer
+from qualab.model.names import ArmName, Language
 from qualab.model.report import Report, Table
 from qualab.report.model import report_model
+from tests.app.fakes import reply
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")
@@ -31,34 +31,14 @@ def sample(*, texts: tuple[str, str] = TEXTS, loss: float = 0.0) -> tuple[Stored
     made = stored(MadeUp(scale=0.06, changed=0.2, loss=loss))
     analysis = made.analyse()
     made.store.put_analysis(analysis, now=ENDED)
-    made.store.add_answers(made.comparison.id, list(_answers(made, texts)))
-    return made, analysis
-
-
-def _answers(made: Stored, texts: Sequence[str]) -> list[Answer]:
-    return [
-        Answer(arm=arm, position=item.position, choice=0, repeat=0, request_hash=b"h" * 16, reply=_reply(text))
+    answers = [
+        Answer(arm=arm, position=item.position, choice=0, repeat=0, request_hash=b"h" * 16, reply=reply(text))
         for item in made.items
         if item.task == "gsm8k"
         for arm, text in zip(ArmName, texts, strict=True)
     ]
-
-
-def _reply(text: str) -> Reply:
-    return Reply(
-        status=AnswerStatus.OK,
-        text=text,
-        loglikelihood=None,
-        is_greedy=None,
-        finish_reason="stop",
-        prompt_tokens=3,
-        completion_tokens=7,
-        attempts=1,
-        latency_s=0.5,
-        sent_at=ENDED,
-        system_fingerprint="",
-        error="",
-    )
+    made.store.add_answers(made.comparison.id, answers)
+    return made, analysis
 
 
 @cache

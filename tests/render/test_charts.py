@@ -53,28 +53,22 @@ def x_of(pattern: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, draw(FOREST))]
 
 
-def test_a_forest_plot_says_its_numbers_its_axis_and_its_margin() -> None:
-    said = texts(FOREST)
-    for text in (
-        "gsm8k",
-        "exact_match,none",
-        ROW.text,
-        "? INCONCLUSIVE",
-        "difference (pp)",
-        "margin",
-        "← worse",
-        "better →",
-    ):
-        assert text in said
-    assert parsed(FOREST).get("aria-label") == "one metric"
+FOREST_TEXTS = ("gsm8k", "exact_match,none", ROW.text, "? INCONCLUSIVE", "difference (pp)", "margin", "← worse")
+HISTOGRAM_TEXTS = ("gsm8k: 10 rounds", "50.0 %", "25.0 %", "accepted", "share (%)", "0", "1")
+
+
+@pytest.mark.parametrize(
+    ("chart", "expected"), [(FOREST, (*FOREST_TEXTS, "better →")), (HISTOGRAM, HISTOGRAM_TEXTS)], ids=["forest", "bars"]
+)
+def test_a_chart_says_its_numbers_and_its_axes(chart: Forest | Histogram, expected: tuple[str, ...]) -> None:
+    assert [text for text in expected if text not in texts(chart)] == []
+    assert parsed(chart).get("aria-label") == chart.description
 
 
 def test_the_dot_stands_between_its_limits_and_the_band_around_zero() -> None:
     (dot,) = x_of(r'<circle class="tone open hollow" cx="([\d.]+)"')
-    low, high = (
-        sorted(x_of(r'<line class="tone open" x1="([\d.]+)"'))[0],
-        max(x_of(r'<line class="tone open" x1="([\d.]+)"')),
-    )
+    limits = x_of(r'<line class="tone open" x1="([\d.]+)"')
+    low, high = min(limits), max(limits)
     start, width = re.findall(r'<rect class="band" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', draw(FOREST))[0]
     edges = float(start), float(start) + float(width)
     assert low < dot < high
@@ -83,25 +77,17 @@ def test_the_dot_stands_between_its_limits_and_the_band_around_zero() -> None:
     assert (edges[1] - edges[0]) == pytest.approx(high - low, abs=0.2)
 
 
-def test_without_an_interval_there_is_a_dot_alone() -> None:
-    alone = replace(FOREST, rows=(replace(ROW, low=None, high=None),))
-    assert 'class="tone open hollow"' in draw(alone)
-    assert '<line class="tone open"' not in draw(alone)
-
-
-def test_a_one_sided_margin_is_open_to_the_other_side() -> None:
-    one_sided = draw(replace(FOREST, rows=(replace(ROW, margin_high=None),)))
-    assert one_sided.count('class="edge"') == 1
+def test_what_has_no_interval_or_one_margin_is_drawn_without() -> None:
+    alone = draw(replace(FOREST, rows=(replace(ROW, low=None, high=None),)))
+    assert ('class="tone open hollow"' in alone, '<line class="tone open"' in alone) == (True, False)
+    assert draw(replace(FOREST, rows=(replace(ROW, margin_high=None),))).count('class="edge"') == 1
 
 
 def test_tones_differ_in_shape_and_filling() -> None:
     assert len({tuple(marks(tone)) for tone in (Tone.GOOD, Tone.BAD, Tone.OPEN)}) == 3
 
 
-def test_a_histogram_says_shares_and_both_axes() -> None:
-    said = texts(HISTOGRAM)
-    for text in ("gsm8k: 10 rounds", "50.0 %", "25.0 %", "accepted", "share (%)", "0", "1"):
-        assert text in said
+def test_bars_are_as_high_as_their_shares() -> None:
     heights = {one.get("class"): float(one.get("height", "0")) for one in parsed(HISTOGRAM).iter(f"{SVG}rect")}
     assert heights["bar nothing"] == pytest.approx(2.0 * heights["bar"], abs=0.2)
 

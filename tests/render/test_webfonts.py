@@ -9,9 +9,7 @@ import uharfbuzz as hb
 
 from qualab.model.names import Language
 from qualab.report.fonts import faces, korean_font
-from qualab.report.words import CATALOGUES as REPORTED
-from qualab.report.words import NAMES, REASONS
-from qualab.service.words import ERRORS, FIELDS, TEXTS
+from qualab.report.words import catalogue
 
 RULE = re.compile(r"base64,([^)]+)\); unicode-range: ([^;]+);")
 
@@ -41,14 +39,7 @@ def test_the_same_text_gives_the_same_bytes() -> None:
 
 
 def test_the_korean_font_has_all_that_pages_and_reports_say() -> None:
-    korean = [
-        *(korean for _, korean in TEXTS.values()),
-        *(text for texts in ERRORS.values() for text in texts),
-        *FIELDS.values(),
-        *REPORTED[Language.KOREAN].values(),
-        *REASONS[Language.KOREAN].values(),
-        *NAMES[Language.KOREAN].values(),
-    ]
+    korean = (text for table in catalogue(Language.KOREAN).values() for text in table.values())
     said = {ord(character) for text in korean for character in text if "가" <= character <= "힣"}
     known = set(hb.Face(korean_font()).unicodes)
     assert said <= known

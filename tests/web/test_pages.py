@@ -177,7 +177,7 @@ def test_a_comparison_shows_the_reports_own_numbers(looked: Watched, site: Site)
                     assert cell["text"].strip() in shown, (section["id"], cell)
     assert looked.page.locator("figure.forest svg").count() == 1
     assert looked.page.locator("figure.histogram svg").count() == 2
-    assert looked.page.get_by_text("Nobody has signed this off.").count() == 1
+    assert looked.page.get_by_text("Not signed off yet.").count() == 1
     looked.page.get_by_role("link", name="Browse flips", exact=True).click()
     assert looked.page.locator("input[value=flipped]").is_checked()
 

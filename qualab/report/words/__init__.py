@@ -1,11 +1,18 @@
-"""The report's words in each language."""
+"""Texts of reports and pages in each language, from en.json and ko.json beside this file.
+
+A catalogue's tables: "units" as the language writes them, "lists" (what stands between the parts of a list), "texts" of
+reports, "names" of values, "reasons" by code, "pages" of the web. Of errors "errors" are titles by code, "details" what
+is said beyond that, "fields" what a form's field must be; English shows an error's own message instead. `FORMS` and
+`Words.format_field` are the formats that a place in a text may have.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -15,15 +22,7 @@ from qualab.model import wording
 from qualab.model.canonical import plain
 from qualab.model.names import Language
 from qualab.model.reason import Reason
-from qualab.report.words import en, ko
 
-NAMES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.NAMES, Language.KOREAN: ko.NAMES}
-CATALOGUES: Mapping[Language, Mapping[str, str]] = {
-    Language.ENGLISH: {key: key for key in (*ko.NAMES, *ko.TEXTS)} | en.NAMES | en.TEXTS,
-    Language.KOREAN: ko.NAMES | ko.TEXTS,
-}
-"""English has no text where it says what the key is."""
-REASONS: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.REASONS, Language.KOREAN: ko.REASONS}
 FORMS: Mapping[str, Callable[[Any], str]] = {
     "points": wording.points,
     "proven": wording.proven,
@@ -36,52 +35,63 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "count": wording.count,
     "place": lambda place: f"{place:,.0f}",
     "tokens": wording.tokens,
+    "over": lambda length: f"{length:+.2f}".replace("-", wording.MINUS),
     "pvalue": wording.pvalue,
+    "seconds": wording.seconds,
     "score": wording.score,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
 }
-"""How a template or a cell writes a number, beside Python's own formats."""
-BETWEEN: Mapping[str, tuple[str, str]] = {
-    "list": (", ", ", "),
-    "semicolons": ("; ", "; "),
-    "sentences": (" ", " "),
-    "and": (" and ", ", "),
-    "and-the": (" and the ", "과 "),
-}
-"""What stands between the parts of a list, in English and in Korean."""
+"""How a text or a cell writes a number, beside Python's own formats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """Fills the templates of one language."""
+@cache
+def catalogue(language: Language) -> dict[str, dict[str, str]]:
+    """Read a language's texts, by table and key."""
+    tables: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / f"{language}.json").read_bytes())
+    tables["texts"] |= tables["names"]
+    tables["pages"] = tables["texts"] | tables["pages"]
+    return tables
 
-    language: Language
+
+class Words(Formatter):
+    """Fills the texts of one language."""
+
+    table = "texts"
+
+    def __init__(self, *, language: Language) -> None:
+        self.language = language
 
     def __call__(self, key: str, /, **values: object) -> str:
         """Return the text of a key with these values in their places."""
-        return self._fill(CATALOGUES[self.language][key], values)
+        return self.fill(self.texts(self.table)[key], values)
 
-    def has(self, key: str) -> bool:
-        """Tell whether there is a text for this key."""
-        return key in CATALOGUES[self.language]
+    def optional(self, key: str, /, **values: object) -> str:
+        """Return the text of a key; empty where there is none."""
+        return self.fill(self.texts(self.table).get(key, ""), values)
 
-    def note(self, column: str) -> str:
-        """Return what explains a column of a table; empty where nothing has to."""
-        return CATALOGUES[self.language].get(f"legend {column}", "")
+    def texts(self, table: str) -> Mapping[str, str]:
+        """Return a table of the catalogue."""
+        return catalogue(self.language)[table]
+
+    def fill(self, text: str, values: Mapping[str, object]) -> str:
+        """Put values into their places."""
+        return self.units(self.vformat(text, (), values))
 
     def name(self, value: str) -> str:
         """Name a value of a vocabulary, as a verdict."""
-        return NAMES[self.language].get(value, str(value))
+        return self.texts("names").get(value, str(value))
 
     def units(self, text: str) -> str:
-        """Write percent and percentage points as the language does: in Korean without a space, points as %p."""
-        return text if self.language is Language.ENGLISH else text.replace(" pp", "%p").replace(" %", "%")
+        """Write percent and percentage points as the language does."""
+        for english, own in self.texts("units").items():
+            text = text.replace(english, own)
+        return text
 
     def reason(self, reason: Reason) -> str:
         """Word a reason; one of a code that only a later version knows, by its code and values."""
-        if template := REASONS[self.language].get(reason.code):
-            return self._fill(template, reason.values)
+        if text := self.texts("reasons").get(reason.code):
+            return self.fill(text, reason.values)
         return f"{reason.code}: {', '.join(f'{name} {value}' for name, value in reason.values.items())}"
 
     def reasons(self, reasons: Iterable[Reason]) -> tuple[str, ...]:
@@ -97,37 +107,24 @@ class Words:
         return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
     def span(self, duration_s: float) -> str:
-        """Write a duration."""
-        hour, minute, second = ("시간", "분", "초") if self.language is Language.KOREAN else (" h", " min", " s")
-        whole = round(duration_s)
-        if whole >= 3600:
-            return f"{whole // 3600}{hour} {whole % 3600 // 60}{minute}"
-        return f"{whole // 60}{minute} {whole % 60}{second}" if whole >= 60 else f"{whole}{second}"
-
-    def _fill(self, template: str, values: Mapping[str, object]) -> str:
-        return self.units(_WordsFormatter(self).vformat(template, (), values))
-
-
-class _WordsFormatter(Formatter):
-    """Adds the formats of `FORMS` and `BETWEEN`, `name`, `span`, and `plural` with % for the number."""
-
-    def __init__(self, words: Words) -> None:
-        self._words = words
+        """Write a duration in its two largest units."""
+        minutes, seconds = divmod(round(duration_s), 60)
+        hours, left = divmod(minutes, 60)
+        key = "hours" if hours else "minutes" if minutes else "seconds"
+        return self(key, hours=hours, minutes=left, seconds=seconds)
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Write a value by `FORMS`, the lists, `name`, `span`, and `plural` ("none|one|many", % for the number)."""
         if isinstance(value, Reason):
-            return self._words.reason(value)
+            return self.reason(value)
         form, _, rest = format_spec.partition(":")
         if form == "plural":
             *none, one, many = rest.split("|")
             return (none[0] if none and value == 0 else one if value == 1 else many).replace("%", wording.count(value))
-        if form in BETWEEN:
-            between = BETWEEN[form][self._words.language is Language.KOREAN]
-            return between.join(
-                self._words.name(part) if isinstance(part, str) else self._words.reason(part) for part in value
-            )
+        if form in (lists := self.texts("lists")):
+            return lists[form].join(self.name(part) if isinstance(part, str) else self.reason(part) for part in value)
         if form in ("name", "span"):
-            return str(getattr(self._words, form)(value))
+            return str(getattr(self, form)(value))
         return FORMS[form](value) if form in FORMS else format(value, format_spec)
 
 
@@ -144,9 +141,9 @@ def _with_sentences(value: Any) -> Any:
         return [_with_sentences(one) for one in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == {"code", "values"} and value["code"] in en.REASONS:
+    if value.keys() == {"code", "values"} and value["code"] in ENGLISH.texts("reasons"):
         return {**value, "text": ENGLISH.reason(_reasons().validate_python(value))}
-    return {name: _with_sentences(one) for name, one in value.items()}
+    return {name: _with_sentences(part) for name, part in value.items()}
 
 
 @cache

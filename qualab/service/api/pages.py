@@ -86,7 +86,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "path": request.url.path,
         "is_signed_in": COOKIE in request.cookies,
         "files": {name: f"/static/{name}?{_digest(name)}" for name in LOADED},
-        "verdict_cell": lambda verdict: verdict_cell(verdict, words.report),
+        "verdict_cell": lambda verdict: verdict_cell(verdict, words),
         "change_cell": lambda change: Cell(text=words(f"change {change}"), tone=TONES[change]),
         "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}",
         "count": count,
@@ -399,7 +399,7 @@ def power_figures(
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
     narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
     loss = if_any(lambda: mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power))
-    units, none = words.report.units, words("no margin")
+    units, none = words.units, words("no margin")
     figures = {
         "power here": units(share(here)),
         "items needed": words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
