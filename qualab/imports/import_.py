@@ -236,11 +236,6 @@ def _store(
         status=ComparisonStatus.PLANNED,
         label=label,
         created_at=now,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
     )
     places = place(plan, joined)
     items = [one.item for one in places]

@@ -104,7 +104,7 @@ class ComparisonSummary:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    stop_reason: str
+    stop_reason: Reason | None
     is_signed_off: bool
     created_by: str = ""
     """Who asked the service for it; empty for a comparison of the command line."""
@@ -132,7 +132,7 @@ class VerdictSummary:
     label: str
     model: str
     finished_at: datetime | None
-    stop_reason: str
+    stop_reason: Reason | None
     error: Mapping[str, str]
 
     @classmethod

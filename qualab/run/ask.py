@@ -26,6 +26,8 @@ from qualab.model.items import Answer, Item, Reply, Request, generations, n_requ
 from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Endpoint
+from qualab.model.reason import Reason
+from qualab.report.words import ENGLISH
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 
@@ -86,13 +88,17 @@ class Arm:
         self.missing_in_a_row += 1
         self.last_error = reply.error
 
-    def stop_reason(self, policy: RequestPolicy) -> str:
-        """Why this arm should not be asked further; empty while it may be."""
+    def check(self, policy: RequestPolicy) -> None:
+        """Raises RunStopped where this arm fails too often to be asked further."""
         if self.missing > max(MIN_FAILURES, policy.max_failed_share * self.total):
-            return f"{self.missing} of {self.total} requests got no answer, more than the plan allows"
+            raise self.stopped(Reason("stopped.many-failures", {"n": self.missing, "total": self.total}))
         if self.missing_in_a_row >= max(MIN_FAILURES_IN_A_ROW, 2 * policy.concurrency):
-            return f"the last {self.missing_in_a_row} requests got no answer"
-        return ""
+            raise self.stopped(Reason("stopped.failures-in-a-row", {"n": self.missing_in_a_row}))
+
+    def stopped(self, why: Reason) -> RunStopped:
+        values = {"arm": self.name, "url": self.endpoint.url, "why": why, "error": self.last_error}
+        reason = Reason("stopped.arm-fails", values)
+        return RunStopped(ENGLISH.reason(reason), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +195,7 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
         if arm.missing == arm.total:
-            raise _stopped(arm, f"none of {arm.total} requests got an answer")
+            raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
@@ -209,16 +215,8 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
         )
         arm.count(reply)
         run.progress.answered(arm.name, reply)
-        if reason := arm.stop_reason(policy):
-            raise _stopped(arm, reason)
+        arm.check(policy)
         arm.queue.task_done()
-
-
-def _stopped(arm: Arm, reason: str) -> RunStopped:
-    return RunStopped(
-        f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.last_error}",
-        hint="Everything answered so far is stored",
-    )
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

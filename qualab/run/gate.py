@@ -27,6 +27,7 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
 from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
 from qualab.model.report import GateResult
+from qualab.report.words import ENGLISH
 from qualab.run.prune import runner_of
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _unfinished(state: VerdictSummary) -> QualabError:
         message, hint = state.error.get("message", ""), state.error.get("hint", "")
         kind = error_class(state.error.get("code", ""), RunStopped)
         return kind(f"Comparison {state.id} did not run: {message}", hint=hint)
-    why = f": {state.stop_reason}" if state.stop_reason else ""
+    why = f": {ENGLISH.reason(state.stop_reason)}" if state.stop_reason else ""
     return RunStopped(
         f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"
     )

@@ -170,9 +170,9 @@ def stop_at(findings: Iterable[Finding]) -> None:
     """Raises PairDiffers with every finding that stops."""
     stopping = [finding for finding in findings if finding.stops]
     if stopping:
-        reasons = "; ".join(ENGLISH.reasons(finding.what for finding in stopping))
+        reason = Reason("stopped.pair-differs", {"findings": tuple(finding.what for finding in stopping)})
         hints = dict.fromkeys(finding.hint for finding in stopping)
-        raise PairDiffers(f"The pair cannot be compared: {reasons}", hint=". ".join(hints))
+        raise PairDiffers(ENGLISH.reason(reason), hint=". ".join(hints), reason=reason)
 
 
 def _finding(code: str, hint: str = "", stops: bool | None = None, /, **values: object) -> Finding:

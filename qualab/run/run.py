@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
-from qualab.errors import ComparisonBusy, EndpointMisconfigured, PairDiffers, RunStopped, UsageError
+from qualab.errors import ComparisonBusy, EndpointMisconfigured, PairDiffers, QualabError, RunStopped, UsageError
 from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
@@ -22,6 +22,7 @@ from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, Plan
 from qualab.model.ports import Progress
+from qualab.model.reason import Reason
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import (
@@ -218,11 +219,6 @@ async def _begun(
             status=ComparisonStatus.PLANNED,
             label=settings.label,
             created_at=now,
-            started_at=None,
-            finished_at=None,
-            verdict=None,
-            stop_reason="",
-            duplicates=0,
             baseline_url=settings.baseline,
             candidate_url=settings.candidate,
             local=local_of(settings),
@@ -340,7 +336,7 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
         stop_at([*checked.findings, *pin_findings(plan.pins, known, earlier)])
     except PairDiffers as stop:
         if plan.sequential:  # the candidate's turn has begun: lists show why it goes no further
-            _set_status(run, ComparisonStatus.STOPPED, stop.message)
+            _set_status(run, ComparisonStatus.STOPPED, stop)
         raise
     _record(run, checked, tuple(sorted(known, key=lambda pin: pin.arm)))
 
@@ -416,8 +412,9 @@ async def _ask_arms(run: Run) -> None:
         if CANDIDATE in run.endpoints:
             await count_tokens(run)
     except RunStopped as stop:
-        _set_status(run, ComparisonStatus.STOPPED, stop.message)
-        raise RunStopped(stop.message, hint=resume_hint(run.id, retry_failed=True)) from stop
+        _set_status(run, ComparisonStatus.STOPPED, stop)
+        stop.hint = resume_hint(run.id, retry_failed=True)
+        raise
     except asyncio.CancelledError:
         with suppress(ComparisonBusy):  # another runner has taken over meanwhile: then the status is that runner's
             run.services.store.heartbeat(run.id, runner=run.services.runner, now=run.services.clock.now())
@@ -439,5 +436,7 @@ def _tell_progress(run: Run) -> None:
     run.progress.started(run.comparison, totals=totals, done=done)
 
 
-def _set_status(run: Run, status: ComparisonStatus, stop_reason: str = "") -> None:
-    run.services.store.set_status(run.id, status, now=run.services.clock.now(), stop_reason=stop_reason)
+def _set_status(run: Run, status: ComparisonStatus, stop: QualabError | None = None) -> None:
+    reason = stop.details["reason"] if stop else None
+    assert reason is None or isinstance(reason, Reason)
+    run.services.store.set_status(run.id, status, now=run.services.clock.now(), stop_reason=reason)

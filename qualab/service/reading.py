@@ -14,9 +14,8 @@ from qualab.model.canonical import body_hash, canonical_json, encode_body, sha25
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
-from qualab.model.registry import (
-    Page,
-)
+from qualab.model.reason import Reason
+from qualab.model.registry import Page
 from qualab.service.context import Context
 
 RATE_OVER = 10
@@ -53,7 +52,7 @@ class Progress:
     eta_s: float | None
     """Seconds until every request has its answer, at that rate; None while that is not known."""
     verdict: Verdict | None
-    stop_reason: str
+    stop_reason: Reason | None
     has_ended: bool
 
     @property

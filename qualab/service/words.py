@@ -295,7 +295,7 @@ class Notice:
     message: str
     hint: str
     language: Language
-    """Of message and hint."""
+    """The message's; a hint is English."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

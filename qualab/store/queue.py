@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, Select, Update, case, delete, func, inse
 from qualab.errors import ComparisonBusy, KeyReused, StoreError, VersionConflict, WorkersLost
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
+from qualab.model.reason import Reason
 from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found
 from qualab.store.engine import Sessions, key_of
 from qualab.store.rows import add_entry, insert_new
@@ -153,7 +154,7 @@ class Queue(Sessions):
             "status": _QUEUED,
             "verdict": None,
             "finished_at": None,
-            "stop_reason": "",
+            "stop_reason": None,
             "error": {},
             "takeovers": 0,
         }
@@ -178,7 +179,7 @@ class Queue(Sessions):
             row = _next(connection, runner, now, stale_after_s)
             if row is None:
                 return None
-            values: dict[str, Any] = {"status": _RUNNING, "error": {}, "stop_reason": ""}
+            values: dict[str, Any] = {"status": _RUNNING, "error": {}, "stop_reason": None}
             values |= {"runner": runner, "claimed_at": now, "heartbeat_at": now}
             if row.status is not _QUEUED:
                 count = select(func.count()).select_from(answer).where(answer.c.comparison_key == row.key)
@@ -306,7 +307,7 @@ def _lost(row: Row[Any], takeovers: int) -> dict[str, Any]:
         hint=f"Look into the workers' logs (killed for memory?), then POST /v1/comparisons/{row.id}/resume",
     )
     document = {"code": error.code, "message": error.message, "hint": error.hint}
-    return {"error": document, "stop_reason": error.message}
+    return {"error": document, "stop_reason": Reason("stopped.workers-lost", {"n": takeovers, "runner": row.runner})}
 
 
 def _next(connection: Connection, runner: str, now: datetime, stale_after_s: float) -> Row[Any] | None:

@@ -28,6 +28,7 @@ from qualab.model.engine import EngineSeen, FirstTokensSeen, Observation, Observ
 from qualab.model.items import Answer, Item, ItemHead, Outcome, Score, ScoreFlip
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter
+from qualab.model.reason import Reason
 from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
 from qualab.store.engine import take_turn
@@ -135,7 +136,9 @@ class Store(Queue, Registry):
             plan: str = connection.execute(select(_C.plan).where(_C.key == key)).scalar_one()
             return plan
 
-    def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
+    def set_status(
+        self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: Reason | None = None
+    ) -> None:
         """Any status but FINISHED takes the verdict and the time of finishing away; the first start stays.
 
         Nothing happens to what was cancelled, failed or queued meanwhile.
@@ -358,7 +361,9 @@ def _insert_comparison(connection: Connection, value: Comparison, items: Iterabl
     return key
 
 
-def _set_status(connection: Connection, key: int, status: ComparisonStatus, *, now: datetime, stop_reason: str) -> None:
+def _set_status(
+    connection: Connection, key: int, status: ComparisonStatus, *, now: datetime, stop_reason: Reason | None
+) -> None:
     values: dict[str, Any] = {"status": status, "stop_reason": stop_reason, "version": _C.version + 1}
     moment = literal(now, UtcTime)
     if status is ComparisonStatus.FINISHED:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import zstandard
+from pydantic import TypeAdapter
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -35,9 +36,11 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from qualab.errors import StoreError
+from qualab.model.canonical import plain
 from qualab.model.engine import ObservationKind
 from qualab.model.items import Change
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS, Scope
 from qualab.model.wording import storable_text, valid_text
 
@@ -80,6 +83,19 @@ class JsonText(TypeDecorator[Any]):
 
     def process_result_value(self, value: str | None, _: Dialect) -> Any:
         return None if value is None else json.loads(value)
+
+
+class ReasonText(TypeDecorator[Reason]):
+    """A reason's code and values as JSON; worded when it is shown."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Reason | None, _: Dialect) -> str | None:
+        return None if value is None else to_json(plain(value))
+
+    def process_result_value(self, value: str | None, _: Dialect) -> Reason | None:
+        return None if value is None else TypeAdapter(Reason).validate_json(value)
 
 
 class CompressedJson(TypeDecorator[Any]):
@@ -186,7 +202,7 @@ comparison = Table(
     Column("finished_at", UtcTime),
     Column("verdict", vocabulary(Verdict, "verdict")),
     Column("verdict_rank", Integer, Computed(f"CASE verdict {_RANKS} ELSE {len(VERDICTS)} END", persisted=True)),
-    Column("stop_reason", PlainText, nullable=False, default=""),
+    Column("stop_reason", ReasonText),
     Column("duplicates", BigInteger, nullable=False, default=0),
     Column("plan_hash", PlainText, nullable=False, default=""),
     Column("suite", PlainText, nullable=False, default=""),

@@ -19,6 +19,7 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import MetricsSummary, VerdictSummary
 from qualab.run.gate import ServedVerdicts, gate
 
@@ -31,7 +32,7 @@ WAITING = VerdictSummary(
     label="nightly",
     model="m",
     finished_at=None,
-    stop_reason="",
+    stop_reason=None,
     error={},
 )
 RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
@@ -147,8 +148,9 @@ async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
 
 
 async def test_an_end_without_a_verdict_is_no_pass() -> None:
-    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason="too many errors")
-    with pytest.raises(RunStopped, match="is stopped, without a verdict: too many errors"):
+    why = Reason("stopped.no-answers", {"total": 5})
+    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason=why)
+    with pytest.raises(RunStopped, match="is stopped, without a verdict: none of 5 requests got an answer"):
         await waited(stopped)
 
 

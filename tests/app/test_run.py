@@ -237,7 +237,8 @@ async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() 
         await bench.run()
     comparison = stop.value.hint.split("qualab resume ")[1].split()[0]
     stored = bench.store.get(comparison)
-    assert (stored.status, "candidate" in stored.stop_reason) == (ComparisonStatus.STOPPED, True)
+    assert stored.status is ComparisonStatus.STOPPED
+    assert english(stored.stop_reason) == stop.value.message
     assert len(bench.baseline.bodies) + len(bench.candidate.bodies) < 200
     bench.candidate.answer = echo_number
     analysis = await bench.resume(comparison, retry_failed=True)

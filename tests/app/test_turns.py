@@ -203,7 +203,7 @@ def test_a_candidate_that_cannot_be_compared_stops_before_it_is_asked_anything(t
     assert said in stop.value.message
     assert f"Go on with: qualab resume {turns.both.comparisons[0].id}" in stop.value.hint
     assert turns.status is ComparisonStatus.STOPPED
-    assert said in turns.both.comparisons[0].stop_reason
+    assert said in english(turns.both.comparisons[0].stop_reason)
     assert list(turns.both.store.answers(turns.both.comparisons[0].id, arm=CANDIDATE)) == []
     turns.both.on.script = replace(turns.both.off.script, drafts=True)
     assert turns.left() == (CANDIDATE,)

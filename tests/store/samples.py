@@ -106,6 +106,9 @@ def make_plan(**changes: Any) -> Plan:
     return replace(plan, **changes)
 
 
+FULL = Reason("stopped.arm-fails", {"arm": "baseline", "why": Reason("stopped.no-answers"), "error": "오류\0"})
+
+
 def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **changes: Any) -> Comparison:
     plan = plan or make_plan()
     comparison = Comparison(
@@ -115,11 +118,6 @@ def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **c
         status=ComparisonStatus.PLANNED,
         label="",
         created_at=NOW,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
         baseline_url="http://127.0.0.1:1/v1",
         candidate_url="http://127.0.0.1:2/v1",
     )

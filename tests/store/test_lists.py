@@ -15,6 +15,7 @@ from qualab.model.registry import ComparisonSummary, ListOrder, VerdictSummary, 
 from qualab.store import Store, open_store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
+    FULL,
     NOW,
     after,
     ask_for,
@@ -49,7 +50,7 @@ def turned(store: Store, order: ListOrder = ListOrder.NEWEST, **wanted: Any) -> 
 def test_a_comparison_is_summed_up(store: Store) -> None:
     plan = make_plan()
     plan = replace(plan, tasks=(plan.tasks[0], replace(plan.tasks[0], name="other", n_items=40)))
-    comparison = make_comparison("c-1", plan=plan, label="밤", stop_reason="full", started_at=after(1))
+    comparison = make_comparison("c-1", plan=plan, label="밤", stop_reason=FULL, started_at=after(1))
     store.create(comparison, [])
     wanted = ComparisonSummary(
         id="c-1",
@@ -63,7 +64,7 @@ def test_a_comparison_is_summed_up(store: Store) -> None:
         created_at=NOW,
         started_at=after(1),
         finished_at=None,
-        stop_reason="full",
+        stop_reason=FULL,
         is_signed_off=False,
     )
     assert store.summary("c-1") == wanted

@@ -532,6 +532,12 @@ REASONS = {
     "preflight.pin-not-planned": "the {arm:name}'s {part:name} is {value} ({source}), and the plan's is {planned}",
     "preflight.pins-differ": "the {part:name} is {baseline} in the baseline ({baseline_source}) and {candidate} in the candidate ({candidate_source})",
     "preflight.pin-changed": "the {arm:name}'s {part:name} is {value} ({source}), and was {before} when the comparison started",
+    "stopped.arm-fails": "The {arm:name} at {url} fails: {why}; the last error was: {error}",
+    "stopped.many-failures": "{n:count} of {total:count} requests got no answer, more than the plan allows",
+    "stopped.failures-in-a-row": "the last {n:count} requests got no answer",
+    "stopped.no-answers": "none of {total:count} requests got an answer",
+    "stopped.pair-differs": "The pair cannot be compared: {findings:semicolons}",
+    "stopped.workers-lost": "One worker after another was lost while it ran this, {n} in a row without one more answer, the last one {runner}",
 }
 """What a reason says, by its code."""
 NAMES = {

@@ -603,6 +603,12 @@ REASONS = {
     "preflight.pin-not-planned": "{arm:name}의 {part:name}: {value} ({source}), 계획에서는 {planned}",
     "preflight.pins-differ": "{part:name}: 기준은 {baseline} ({baseline_source}), 후보는 {candidate} ({candidate_source})",
     "preflight.pin-changed": "{arm:name}의 {part:name}: {value} ({source}), 시작할 때는 {before}",
+    "stopped.arm-fails": "{url}의 {arm:name} 서버가 정상적으로 응답하지 않습니다: {why}. 마지막 오류: {error}",
+    "stopped.many-failures": "요청 {total:count}건 중 {n:count}건에 답이 없어 계획의 한도를 넘음",
+    "stopped.failures-in-a-row": "최근 요청 {n:count}건에 연속으로 답이 없음",
+    "stopped.no-answers": "요청 {total:count}건 모두에 답이 없음",
+    "stopped.pair-differs": "두 서버를 비교할 수 없습니다: {findings:semicolons}",
+    "stopped.workers-lost": "실행하던 작업 프로세스가 {n}번 연달아 중단되었고 그동안 새로 저장된 답이 없습니다. 마지막 작업 프로세스: {runner}",
 }
 """What a reason says, by its code."""
 NAMES = {
