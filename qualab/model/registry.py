@@ -69,7 +69,7 @@ STALE_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Heartbeat:
     """Heartbeats: how often a runner sends one, and after how long a silence it is given up."""
 
     every_s: float = 5.0

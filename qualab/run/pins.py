@@ -28,7 +28,7 @@ from qualab.model.reason import Reason
 Say = Callable[[str], None]
 TIMEOUT_S = 20.0
 MOST_SHOWN = 200
-"""Characters of a command's own words."""
+"""Characters of a command's error."""
 ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
@@ -40,7 +40,7 @@ PINNED_REVISION = (
 async def find_pins(
     source: LocalPins, pins: Pins, local: Mapping[str, str], engines: Mapping[ArmName, Engine], *, say: Say
 ) -> tuple[PinFound, ...]:
-    """What each of these arms is made of: verified where something tells, else as the plan declares it.
+    """Find what each arm is made of: verified where something tells, else as the plan declares it.
 
     `local` names pods, containers and the checkpoint's folder. Raises PinUnreadable.
     """
@@ -82,7 +82,7 @@ async def find_pins(
 
 
 def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
-    """What is not as the plan says, or as it was when the comparison started; what floats, which does not stop."""
+    """Find pins that are not the plan's, or not what they were; floating ones do not stop."""
     before = {(one.arm, one.part): one for one in earlier if one.is_verified}
     for part in PinPart:
         verified = [one for one in found if one.part is part and one.is_verified]
@@ -127,7 +127,7 @@ def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
 
 
 async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """What the command prints. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
+    """Read a command's JSON. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
     name, unread = command[0], f"{about} cannot be looked into"
     by_hand = f"Try it by hand: {' '.join(command)}"
     try:
@@ -186,7 +186,7 @@ class LocalPins:
 
     @staticmethod
     async def pod_image(pod: str) -> tuple[str, ...]:
-        """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
+        """Read the digests of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
         namespace, name, *container = pod.split("/")
         about = f"Pod {namespace}/{name}"
         command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
@@ -211,7 +211,7 @@ class LocalPins:
 
     @staticmethod
     async def container_image(container: str) -> tuple[str, ...]:
-        """Of a container by name or id. Raises PinUnreadable."""
+        """Read the digests of a container by name or id. Raises PinUnreadable."""
         about = f"Container {container}"
         try:
             (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
@@ -224,7 +224,7 @@ class LocalPins:
         return _digests([*pulled_by, started_as, own], about=about)
 
     async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
-        """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
+        """Hash names and contents. Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
         try:
             _check_folder(folder)
             files = await asyncio.to_thread(_files, folder)
@@ -242,10 +242,7 @@ class LocalPins:
 
     @staticmethod
     def revision(folder: Path) -> str:
-        """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
-
-        Raises InvalidValue for what is no folder.
-        """
+        """Read the commit from a folder's path, its git, or the hub's metadata; empty without one."""
         _check_folder(folder)
         with suppress(OSError):
             if commit := snapshot_of(str(folder.resolve())):
@@ -254,7 +251,7 @@ class LocalPins:
 
     async def _read(self, files: list[_File], folder: Path, say: Callable[[str], None]) -> None:
         total, done = sum(size_bytes for _, size_bytes, _ in files), 0
-        said_s = time.monotonic() if total >= SAY_FROM_BYTES else float("inf")
+        last_s = time.monotonic() if total >= SAY_FROM_BYTES else float("inf")
         if total >= SAY_FROM_BYTES:
             say(f"Hashing the checkpoint {folder}, {_gigabytes(total)}")
         for file in files:
@@ -262,8 +259,8 @@ class LocalPins:
             # in steps, so that Ctrl-C ends it soon
             while n_read := await asyncio.to_thread(_step, file[0], offset, content):
                 offset, done = offset + n_read, done + n_read
-                if time.monotonic() - said_s >= SAY_EVERY_S:
-                    said_s = time.monotonic()
+                if time.monotonic() - last_s >= SAY_EVERY_S:
+                    last_s = time.monotonic()
                     say(f"Hashing the checkpoint: {_gigabytes(done)} of {_gigabytes(total)}")
             self._known[file] = content.hexdigest()
 
@@ -282,8 +279,6 @@ def _step(path: str, offset: int, content: Any) -> int:
 
 
 def _files(folder: Path) -> dict[bytes, _File]:
-    """Every file by its name within the folder. Raises OSError."""
-
     def fail(error: OSError) -> None:
         raise error
 
@@ -313,7 +308,7 @@ def _git_commit(git: Path) -> str:
 
 
 def _hub_commit(folder: Path) -> str:
-    """The one commit that all files were downloaded of; each file's metadata begins with it."""
+    # each file's metadata begins with the commit that it was downloaded of
     commits = {_text(path).split("\n", 1)[0].strip() for path in folder.rglob("*.metadata")}
     return commit_of(commits.pop()) if len(commits) == 1 else ""
 

@@ -281,7 +281,7 @@ def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonS
     context.store.delete(
         comparison_id,
         entry=by.entry("comparison.delete", comparison_id),
-        stale_after_s=context.services.pulse.stale_after_s,
+        stale_after_s=context.services.heartbeat.stale_after_s,
         version=None if seen is None else seen.version,
     )
 

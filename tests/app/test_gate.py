@@ -16,7 +16,6 @@ from qualab.errors import (
     QualabError,
     RunStopped,
     TooManyRequests,
-    error_class,
 )
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.reason import Reason
@@ -37,6 +36,10 @@ WAITING = VerdictSummary(
 )
 RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
 DONE = replace(WAITING, status=ComparisonStatus.FINISHED, has_ended=True, verdict=Verdict.EQUIVALENT)
+NO_PAIR = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
+FAILED = replace(WAITING, status=ComparisonStatus.FAILED, has_ended=True, error=NO_PAIR)
+NO_ANSWERS = Reason("stopped.no-answers", {"total": 5})
+STOPPED = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason=NO_ANSWERS)
 AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")
 
 
@@ -85,10 +88,22 @@ async def test_each_state_is_told_once_until_the_verdict(answers: list[Any], sai
     assert await waited(*answers) == (Verdict.EQUIVALENT, said)
 
 
-@pytest.mark.parametrize("error", [AWAY, PROXY])
-async def test_a_server_that_was_never_there_is_not_waited_for(error: QualabError) -> None:
-    with pytest.raises(type(error)):
-        await waited(error, DONE)
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (AWAY, EndpointUnreachable, "Away"),
+        (PROXY, EndpointMisconfigured, "A proxy's page"),
+        (FAILED, PairDiffers, "did not run: the candidate has no drafter"),
+        (replace(FAILED, error={"code": "of a later version"}), RunStopped, "did not run"),
+        (STOPPED, RunStopped, "is stopped, without a verdict: none of 5 requests got an answer"),
+    ],
+    ids=["away", "a proxy", "failed", "unknown error", "stopped"],
+)
+async def test_a_server_that_was_never_there_and_an_end_without_a_verdict_are_errors(
+    answer: VerdictSummary | QualabError, error: type[QualabError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        await waited(answer, DONE)
 
 
 async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None:
@@ -138,22 +153,3 @@ async def test_an_id_stays_one_part_of_the_path() -> None:
 async def test_the_wait_ends() -> None:
     with pytest.raises(GateTimedOut, match="no verdict after 0"):
         await waited(RUNNING, timeout_s=0.05)
-
-
-async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
-    error = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
-    failed = replace(WAITING, status=ComparisonStatus.FAILED, has_ended=True, error=error)
-    with pytest.raises(PairDiffers, match="did not run: the candidate has no drafter"):
-        await waited(failed)
-
-
-async def test_an_end_without_a_verdict_is_no_pass() -> None:
-    why = Reason("stopped.no-answers", {"total": 5})
-    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason=why)
-    with pytest.raises(RunStopped, match="is stopped, without a verdict: none of 5 requests got an answer"):
-        await waited(stopped)
-
-
-def test_errors_are_found_by_their_codes() -> None:
-    assert error_class("pair-differs", RunStopped) is PairDiffers
-    assert error_class("of a later version", RunStopped) is RunStopped

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -18,7 +19,7 @@ from qualab.model.items import Answer, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import Pulse
+from qualab.model.registry import Heartbeat
 from qualab.run.ask import Arm, Recorder, feed
 from qualab.run.prepare import Run
 from tests.app.fakes import (
@@ -92,27 +93,15 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
     analysis = await bench.run(progress=progress)
     offered: list[tuple[ArmName, int]] = []
 
-    class Noting(asyncio.Queue):  # type: ignore[type-arg]
-        def __init__(self, arm: ArmName) -> None:
-            super().__init__()
-            self.arm = arm
+    async def put(arm: ArmName, job: Any) -> None:
+        if job is not None:
+            offered.append((arm, job.position))
 
-        async def put(self, job: Any) -> None:
-            if job is not None:
-                offered.append((self.arm, job.position))
-
-    run = Run(
-        services=bench.services,
-        comparison=progress.comparison,
-        tasks=bench.harness.tasks,
-        items=list(bench.store.items(analysis.comparison_id)),
-        endpoints={},
-        keys={},
-        progress=progress,
-    )
+    items = list(bench.store.items(analysis.comparison_id))
+    run = Run(bench.services, progress.comparison, bench.harness.tasks, items, {}, {}, progress)
     arms = [Arm(name=arm, endpoint=bench.baseline, total=6) for arm in ArmName]
     for arm in arms:
-        arm.queue = Noting(arm.name)
+        arm.queue.put = partial(put, arm.name)  # type: ignore[method-assign]
     await feed(run, arms, set(), recorder=Recorder(bench.store, analysis.comparison_id))
     both = [BASELINE, CANDIDATE]
     assert offered[:6] == [(arm, n) for n in range(3) for arm in (both if n % 2 == 0 else both[::-1])]
@@ -387,7 +376,7 @@ async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run
 
 
 async def test_scoring_that_takes_long_does_not_look_dead() -> None:
-    bench, beats = Bench.of(4, pulse=Pulse(every_s=0.01)), []
+    bench, beats = Bench.of(4, heartbeat=Heartbeat(every_s=0.01)), []
     kept, score = bench.store.heartbeat, bench.harness.tasks.score
 
     def heartbeat(*arguments: Any, **named: Any) -> None:

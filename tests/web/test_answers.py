@@ -14,7 +14,6 @@ from qualab.errors import QualabError
 from qualab.model.names import ComparisonStatus, Language
 from qualab.model.reason import Reason
 from qualab.model.registry import Scope
-from qualab.report.words import shown
 from qualab.service.api.pages import safe_path
 from qualab.service.words import ERRORS, TEXTS, Wording
 from tests.api.conftest import EXPERIMENT, Service, make_service
@@ -273,6 +272,11 @@ def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words() -> N
             )
         assert service.client.get(f"/v1/comparisons/{failed}/verdict").json()["stop_reason"] == {
             "code": "stopped.arm-fails",
-            "values": {"arm": "candidate", "url": "http://h", "why": shown(NONE), "error": "HTTP 500"},
+            "values": {
+                "arm": "candidate",
+                "url": "http://h",
+                "why": {"code": NONE.code, "values": NONE.values},
+                "error": "HTTP 500",
+            },
             "text": "The candidate at http://h fails: none of 5 requests got an answer; the last error was: HTTP 500",
         }
