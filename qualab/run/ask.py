@@ -89,7 +89,7 @@ class Arm:
         self.last_error = reply.error
 
     def check(self, policy: RequestPolicy) -> None:
-        """Raises RunStopped where this arm fails too often to be asked further."""
+        """Raise RunStopped where this arm fails too often to be asked further."""
         if self.missing > max(MIN_FAILURES, policy.max_failed_share * self.total):
             raise self.stopped(Reason("stopped.many-failures", {"n": self.missing, "total": self.total}))
         if self.missing_in_a_row >= max(MIN_FAILURES_IN_A_ROW, 2 * policy.concurrency):
@@ -108,7 +108,10 @@ Pause = tuple[int, Callable[[], Awaitable[bool]]]
 async def ask_all(run: Run) -> None:
     """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
     concurrency, total = run.plan.policy.concurrency, n_requests(run.items, run.plan.sampling)
-    arms = [Arm(name=name, endpoint=one, total=total, concurrency=concurrency) for name, one in run.endpoints.items()]
+    arms = [
+        Arm(name=name, endpoint=endpoint, total=total, concurrency=concurrency)
+        for name, endpoint in run.endpoints.items()
+    ]
     done, recorder = run.services.store.answered(run.id), Recorder(run.services.store, run.id)
     pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
     await _ask(run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=pauses))

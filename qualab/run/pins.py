@@ -60,7 +60,7 @@ async def find_pins(
         of_folder[PinPart.REVISION] = await asyncio.to_thread(source.revision, folder)
         if pins.checkpoint_hash:  # hashed only where the plan has a hash to compare with
             of_folder[PinPart.CHECKPOINT] = await source.checkpoint_hash(folder, say=say)
-    found: list[PinFound] = []
+    seen: list[PinFound] = []
     for (arm, engine), image in zip(engines.items(), images, strict=True):
         is_named = folder is not None and engine.model_root.startswith("/") and Path(engine.model_root) == folder
         teller = f"{folder} on this machine{', the path that the engine names' if is_named else ''}"
@@ -73,52 +73,52 @@ async def find_pins(
         of_engine = (commit_of(engine.config.get(name, "")) for name in ENGINES_REVISIONS)
         if commit := snapshot_of(engine.model_root) or next(filter(None, of_engine), ""):
             told[PinPart.REVISION] = (commit,), "the engine"
-        found += [
+        seen += [
             PinFound(arm=arm, part=part, values=values, source=source_name)
             for part, (values, source_name) in told.items()
             if values != ("",)
         ]
-    return tuple(found)
+    return tuple(seen)
 
 
-def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
+def pin_findings(pins: Pins, seen: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
     """Find pins that are not the plan's, or not what they were; floating ones do not stop."""
-    before = {(one.arm, one.part): one for one in earlier if one.is_verified}
+    before = {(pin.arm, pin.part): pin for pin in earlier if pin.is_verified}
     for part in PinPart:
-        verified = [one for one in found if one.part is part and one.is_verified]
+        verified = [pin for pin in seen if pin.part is part and pin.is_verified]
         about = {
-            one.arm: {"arm": one.arm, "part": part, "value": one.values[0], "source": one.source} for one in verified
+            pin.arm: {"arm": pin.arm, "part": part, "value": pin.values[0], "source": pin.source} for pin in verified
         }
         if planned := pins.fixed(part):
             hint = f"Start both arms with the planned {part}, or make a new plan of what they run (--{part})"
-            for one in verified:
-                if planned not in one.values:
-                    yield _stops("preflight.pin-not-planned", {**about[one.arm], "planned": planned}, hint)
+            for pin in verified:
+                if planned not in pin.values:
+                    yield _stops("preflight.pin-not-planned", {**about[pin.arm], "planned": planned}, hint)
             continue
         if len(verified) == len(ArmName) and verified[0].is_other_than(verified[1]):
             values: dict[str, object] = {"part": part}
-            for one in verified:
-                values |= {one.arm.value: one.values[0], f"{one.arm}_source": one.source}
+            for pin in verified:
+                values |= {pin.arm.value: pin.values[0], f"{pin.arm}_source": pin.source}
             yield _stops("preflight.pins-differ", values, f"Start both arms with one {part}")
-        for one in verified:
-            if (then := before.get((one.arm, part))) and one.is_other_than(then):
+        for pin in verified:
+            if (then := before.get((pin.arm, part))) and pin.is_other_than(then):
                 hint = "Start it as it was, or begin a new comparison"
-                yield _stops("preflight.pin-changed", {**about[one.arm], "before": then.values[0]}, hint)
+                yield _stops("preflight.pin-changed", {**about[pin.arm], "before": then.values[0]}, hint)
     if pins.unpinned:
-        what = Reason("preflight.unpinned", {"parts": pins.unpinned})
-        yield Finding(stops=False, what=what, hint=". ".join(_ways_to_pin(pins, found)))
+        reason = Reason("preflight.unpinned", {"parts": pins.unpinned})
+        yield Finding(stops=False, what=reason, hint=". ".join(_ways_to_pin(pins, seen)))
 
 
 def _stops(code: str, values: Mapping[str, object], hint: str) -> Finding:
     return Finding(stops=True, what=Reason(code, values), hint=hint)
 
 
-def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
+def _ways_to_pin(pins: Pins, seen: Sequence[PinFound]) -> Iterator[str]:
     if not pins.fixed(PinPart.IMAGE):
         name = re.sub(r":[^:/]*$", "", pins.image.partition("@")[0]) or "NAME"
-        seen = next((one for one in found if one.part is PinPart.IMAGE and DIGEST.fullmatch(one.values[0])), None)
-        if seen:
-            yield f"Name the image by its digest: --image {name}@{seen.values[0]} is what the {seen.arm} runs"
+        running = next((pin for pin in seen if pin.part is PinPart.IMAGE and DIGEST.fullmatch(pin.values[0])), None)
+        if running:
+            yield f"Name the image by its digest: --image {name}@{running.values[0]} is what the {running.arm} runs"
         else:
             finds = f"`docker buildx imagetools inspect {pins.image or 'NAME:TAG'}` prints the digest"
             yield f"Name the image as --image {name}@sha256:DIGEST ({finds})"
@@ -160,10 +160,10 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
 
 
 def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:
-    found = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
-    if not found:
+    digests = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
+    if not digests:
         raise PinUnreadable(f"{about} names no image digest yet", hint="Wait until it is running")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(digests))
 
 
 STEP_BYTES = 32 << 20
@@ -192,8 +192,8 @@ class LocalPins:
         command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
         answer = await ask_json(command, about=about)
         try:
-            statuses = {one["name"]: one for one in answer["status"]["containerStatuses"]}
-            specs = {one["name"]: one for one in answer["spec"]["containers"]}
+            statuses = {status["name"]: status for status in answer["status"]["containerStatuses"]}
+            specs = {spec["name"]: spec for spec in answer["spec"]["containers"]}
         except (KeyError, TypeError):
             statuses = {}
         if not statuses:
@@ -214,8 +214,8 @@ class LocalPins:
         """Read the digests of a container by name or id. Raises PinUnreadable."""
         about = f"Container {container}"
         try:
-            (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
-            image_id, started_as = found["Image"], found["Config"]["Image"]
+            (details,) = await ask_json(("docker", "container", "inspect", container), about=about)
+            image_id, started_as = details["Image"], details["Config"]["Image"]
             (image,) = await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image")
             pulled_by = image.get("RepoDigests") or []
         except (KeyError, TypeError, ValueError, AttributeError) as exc:

@@ -67,9 +67,9 @@ TELLING = {
     EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total",
     EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true",
 }
-"""How metrics that are open come to tell of drafting."""
+"""What makes open metrics count drafts."""
 ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
-"""What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
+"""Settings that an engine measures anew at each start; the others follow from the drafter alone."""
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What is stored of the arms, where a comparison goes on; empty for a new one."""
+    """Stored facts of the arms where a comparison goes on; empty for a new one."""
 
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was found of the arms that are served; pins come last."""
+    """Facts and findings of the arms that are served; pins are added last."""
 
     engines: dict[ArmName, Engine]
     tokens: dict[ArmName, str]
@@ -164,7 +164,7 @@ async def check_arms(
 
 
 def stop_at(findings: Iterable[Finding]) -> None:
-    """Raises PairDiffers with every finding that stops; its details hold the `reason`."""
+    """Raise PairDiffers with every finding that stops; its details hold the `reason`."""
     stopping = [finding for finding in findings if finding.stops]
     if stopping:
         reason = Reason("stopped.pair-differs", {"findings": tuple(finding.what for finding in stopping)})
@@ -173,20 +173,20 @@ def stop_at(findings: Iterable[Finding]) -> None:
 
 
 def _finding(code: str, hint: str = "", stops: bool | None = None, /, **values: object) -> Finding:
-    """A finding that stops, if it has a hint and nothing else is said."""
+    """Make a finding that stops if it has a hint, unless `stops` says otherwise."""
     return Finding(stops=bool(hint) if stops is None else stops, what=Reason(code, values), hint=hint)
 
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
     """Find what has changed in an arm since the comparison started."""
-    for one in differences(earlier, now):
-        if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
-            values = {"arm": arm, "setting": one.name, "before": one.baseline, "now": one.candidate}
+    for part in differences(earlier, now):
+        if not part.follows or not any(fnmatchcase(part.name, pattern) for pattern in ROOM_FOR_CACHE):
+            values = {"arm": arm, "setting": part.name, "before": part.baseline, "now": part.candidate}
             yield _finding("preflight.setting-changed", AS_IT_WAS, **values)
     if earlier.config and not now.config:
         yield _finding("preflight.configuration-closed-now", AS_IT_WAS, arm=arm)
-    counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
-    if len({one.drafting is None for one in counted}) > 1:
+    counted = [engine.counters for engine in (earlier, now) if engine.counters and engine.counters.tells_drafting]
+    if len({part.drafting is None for part in counted}) > 1:
         code = "preflight.drafter-gone" if counted[-1].drafting is None else "preflight.drafter-new"
         yield _finding(code, AS_IT_WAS, arm=arm)
 
@@ -194,9 +194,9 @@ def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
 def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
     baseline, candidate = engines[BASELINE], engines.get(CANDIDATE)
     if candidate is not None:
-        for one in differences(baseline, candidate):
-            if not one.follows:
-                values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+        for part in differences(baseline, candidate):
+            if not part.follows:
+                values = {"setting": part.name, "baseline": part.baseline, "candidate": part.candidate}
                 yield _finding("preflight.setting-differs", SAME, **values)
         instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
         if len(instances) == 1 and instances != {""}:

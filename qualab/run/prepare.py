@@ -1,4 +1,4 @@
-"""From settings to a frozen plan, and from its tasks to requests in the plan's order."""
+"""Makes a frozen plan of settings, and requests of its tasks in the plan's order."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def make_plan(
 
 
 def check_rule_names(plan: Plan) -> None:
-    """Raises InvalidValue for a margin or bounds of a metric that the plan does not have."""
+    """Raise InvalidValue for a margin or bounds of a metric that the plan does not have."""
     check_names(plan.rule.margins, plan, what="margins")
     check_names(plan.rule.score_bounds, plan, what="score_bounds")
 
@@ -236,29 +236,29 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
     return FrozenPlan(plan=plan, plan_hash=given_hash, frozen_at=frozen_at, settings=settings)
 
 
-def refuse_imported(comparison: Comparison, what: str) -> Comparison:
+def refuse_imported(comparison: Comparison, action: str) -> Comparison:
     """Return the comparison. Raises InvalidValue for an imported one: there are no tasks to ask with."""
     if comparison.plan.imported:
         raise InvalidValue(
-            f"Comparison {comparison.id} was imported from logs: it cannot be {what}",
+            f"Comparison {comparison.id} was imported from logs: it cannot be {action}",
             hint="Its answers and scores are here: qualab show, compare, rescore",
         )
     return comparison
 
 
 def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
-    """Raises PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
+    """Raise PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
     now = {task.name: _deciding(task) for task in tasks.tasks}
     changed = [task.name for task in plan.tasks if now.get(task.name) != _deciding(task)]
     if changed:
         raise PlanChanged(
-            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
+            f"The prompts or items of {', '.join(changed)} no longer match the plan",
             hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
         )
 
 
 def check_frozen(frozen: Plan, now: Plan) -> None:
-    """Raises PlanChanged where a plan made now, of the same settings, is not the frozen one."""
+    """Raise PlanChanged where a plan made now of the same settings is not the frozen one."""
     before, after = (replace(plan, tasks=tuple(map(_deciding, plan.tasks))) for plan in (frozen, now))
     parts = [part.name for part in fields(Plan) if getattr(before, part.name) != getattr(after, part.name)]
     if parts:

@@ -50,10 +50,10 @@ def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) 
 
 
 def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> list[Comparison]:
-    running = [one.id for one in stored if one.status is _RUNNING]
+    running = [row.id for row in stored if row.status is _RUNNING]
     alive = store.runners(running, now=now, stale_after_s=STALE_AFTER_S) if running else {}
     return [
-        replace(one, status=_INTERRUPTED) if one.status is _RUNNING and one.id not in alive else one for one in stored
+        replace(row, status=_INTERRUPTED) if row.status is _RUNNING and row.id not in alive else row for row in stored
     ]
 
 

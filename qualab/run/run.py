@@ -1,4 +1,4 @@
-"""The main job: plan, preflight, ask, score, analyse. A killed run resumes and asks only what is missing."""
+"""Runs a comparison: plan, preflight, ask, score, analyse. A killed run resumes and asks only what is missing."""
 
 from __future__ import annotations
 
@@ -113,10 +113,7 @@ async def resume(
 
     Raises ComparisonBusy, and as `start`.
     """
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    if refuse_imported(comparison, "resumed").plan.sequential:
-        raise takes_turns()
-    async with _reopened(services, comparison, ArmName, keys=keys, progress=progress, local=local) as run:
+    async with _reopened(services, comparison_id, ArmName, keys=keys, progress=progress, local=local) as run:
         if retry_failed:
             services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
         return await _to_the_end(run)
@@ -175,8 +172,7 @@ async def take_turn(
 
     Raises as `begin`; a candidate that cannot be compared leaves the comparison stopped, to be resumed.
     """
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    async with _reopened(services, comparison, [arm], keys=keys, progress=progress, local=local) as run:
+    async with _reopened(services, comparison_id, [arm], keys=keys, progress=progress, local=local) as run:
         if arm is CANDIDATE:
             return await _to_the_end(run)
         await _ask_arms(run)
@@ -278,7 +274,7 @@ async def _load(services: PairServices, load: Callable[[], LoadedTasks], progres
 @asynccontextmanager
 async def _reopened(
     services: Services,
-    comparison: Comparison,
+    comparison_id: str,
     arms: Iterable[ArmName],
     *,
     keys: Keys,
@@ -286,10 +282,13 @@ async def _reopened(
     local: Mapping[str, str] | None,
 ) -> AsyncIterator[Run]:
     """Claim a stored comparison whose arms that are served are what they were."""
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
+    urls = _urls(refuse_imported(comparison, "resumed"), arms)
+    if comparison.plan.sequential and len(urls) > 1:
+        raise takes_turns()
     here = {**comparison.local, **(local or {})}
     tasks = await _load(services, lambda: tasks_again(services, comparison, here), progress)
     items = list(services.store.items(comparison.id))
-    urls = _urls(comparison, arms)
     _check_endpoints(services, urls.values())
     async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints, keys, progress)
@@ -363,7 +362,7 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
 
 
 def _check_endpoints(services: Services, urls: Iterable[str]) -> None:
-    """Raises ComparisonBusy where another comparison that runs uses one of them."""
+    """Raise ComparisonBusy where another comparison that runs uses one of them."""
     services.store.check_endpoints(
         urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.heartbeat.stale_after_s
     )

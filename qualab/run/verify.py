@@ -26,7 +26,7 @@ from qualab.run.stored import key_of, tasks_of
 MOST_SHOWN = 3
 PAGE = 5_000
 UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What comes of rows that qualab did not write so."""
+"""Errors of reading rows that qualab did not write so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,9 @@ class _Verifier:
         if not self.seals:
             return _unseen("seals", "nothing is analysed yet")
         previous, n_broken = self.comparison.plan_hash, 0
-        for one in self.seals:
-            n_broken += one.previous != previous or one.seal != seal_of(one.body, previous=previous)
-            previous = one.seal
+        for entry in self.seals:
+            n_broken += entry.previous != previous or entry.seal != seal_of(entry.body, previous=previous)
+            previous = entry.seal
         n = len(self.seals)
         right = "1 analysis, sealed" if n == 1 else f"{n} analyses, each sealed with the one before it"
         return _check("seals", not n_broken, right, f"the seals of {n_broken} of {n} analyses do not match")
@@ -127,7 +127,7 @@ class _Verifier:
                 key, n = (answer.position, answer.choice, answer.repeat), n + 1
                 if key not in hashes:
                     requests = self.items[answer.position].requests
-                    request = next(one for one in requests if one.choice == answer.choice)
+                    request = next(body for body in requests if body.choice == answer.choice)
                     seed = self.plan.sampling.seed + answer.repeat
                     hashes[key] = body_hash(encode_body(request.payload, seed=seed))
                 wrong += hashes[key] != answer.request_hash
@@ -204,24 +204,23 @@ class _Verifier:
         recorded = self.store.recorded(self.id, ACTION)
         if not signed and not recorded:
             return _unseen("sign-off", "none")
-        sealed = {one.seal: one for one in self.seals if one.plan_hash == self.comparison.plan_hash}
+        sealed = {own.seal: own for own in self.seals if own.plan_hash == self.comparison.plan_hash}
         wrong = [
-            one.signed_by if one else entry.details.get("as", "") if entry else ""
-            for one, entry in zip_longest(signed, recorded)
-            if not _is_as_made(one, entry, sealed)
+            signoff.signed_by if signoff else entry.details.get("as", "") if entry else ""
+            for signoff, entry in zip_longest(signed, recorded)
+            if not _is_as_made(signoff, entry, sealed)
         ]
         newest = f"by {signed[-1].signed_by}, of seal {signed[-1].analysis_hash[:12]}" if signed else ""
         named = ", ".join(wrong[:MOST_SHOWN])
-        return _check(
-            "sign-off", not wrong, newest, f"that of {named} is not what was recorded, or not of what is here"
-        )
+        altered = f"that of {named} does not match the record of changes, or belongs to another analysis"
+        return _check("sign-off", not wrong, newest, altered)
 
 
-def _is_as_made(one: SignOff | None, entry: AuditEntry | None, sealed: Mapping[str, SealedAnalysis]) -> bool:
-    if one is None or entry is None or one.analysis_hash not in sealed:
+def _is_as_made(signoff: SignOff | None, entry: AuditEntry | None, sealed: Mapping[str, SealedAnalysis]) -> bool:
+    if signoff is None or entry is None or signoff.analysis_hash not in sealed:
         return False
-    analysis = sealed[one.analysis_hash]
-    is_of_analysis = one.plan_hash == analysis.plan_hash and one.verdict == json.loads(analysis.body)["verdict"]
-    meant = {name: storable_text(text) for name, text in details_of(one).items()}
-    said = {name: storable_text(entry.details.get(name, "")) for name in meant}
-    return is_of_analysis and meant == said and one.signed_at == entry.at
+    analysis = sealed[signoff.analysis_hash]
+    is_of_analysis = (signoff.plan_hash, signoff.verdict) == (analysis.plan_hash, json.loads(analysis.body)["verdict"])
+    expected = {name: storable_text(text) for name, text in details_of(signoff).items()}
+    recorded = {name: storable_text(entry.details.get(name, "")) for name in expected}
+    return is_of_analysis and expected == recorded and signoff.signed_at == entry.at
