@@ -23,35 +23,11 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestK
 from qualab.model.plan import Plan
 from qualab.model.ports import Progress
 from qualab.model.reason import Reason
+from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
-from qualab.run.preflight import (
-    BASELINE,
-    CANDIDATE,
-    Before,
-    Checked,
-    Endpoints,
-    Keys,
-    check_arms,
-    inspect_arms,
-    open_arms,
-    stop_at,
-    trial_items,
-)
-from qualab.run.prepare import (
-    PairServices,
-    Run,
-    Services,
-    check_frozen,
-    check_unchanged,
-    in_random_order,
-    local_of,
-    make_plan,
-    refuse_imported,
-    task_options,
-    tasks_again,
-    with_requests,
-)
+from qualab.run.preflight import BASELINE, CANDIDATE, Checked, Endpoints, Keys
+from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
@@ -94,7 +70,7 @@ async def look_before(
 ) -> Preflight:
     """Check everything that `start` would before its first item, and store nothing. Raises as `start`."""
     check_given(settings)
-    async with open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
+    async with preflight.open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
         _, _, _, checked = await _prepared(services, settings, endpoints, progress, frozen)
         findings = sorted(checked.findings, key=lambda finding: not finding.stops)
         return Preflight(engines=checked.engines, findings=tuple(findings), pins=checked.pins)
@@ -206,9 +182,9 @@ async def _begun(
     """Store and claim a new comparison of arms that can be compared."""
     urls = _urls(settings, arms)
     _check_endpoints(services, urls.values())
-    async with open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
+    async with preflight.open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
         tasks, plan, items, checked = await _prepared(services, settings, endpoints, progress, frozen)
-        stop_at(checked.findings)
+        preflight.stop_at(checked.findings)
         now = asked_at or services.clock.now()
         comparison = Comparison(
             id=id_ or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -219,7 +195,7 @@ async def _begun(
             created_at=now,
             baseline_url=settings.baseline,
             candidate_url=settings.candidate,
-            local=local_of(settings),
+            local=prepare.local_of(settings),
         )
         services.store.create(comparison, items)
         run = Run(services, comparison, tasks, items, endpoints, keys, progress)
@@ -232,23 +208,23 @@ async def _prepared(
     services: PairServices, settings: Settings, endpoints: Endpoints, progress: Progress, frozen: Plan | None
 ) -> tuple[LoadedTasks, Plan, list[Item], Checked]:
     """Load tasks, make the plan and its requests, and look at the arms. Raises PlanChanged."""
-    tasks = await _load(services, lambda: services.harness.load(task_options(settings, frozen)), progress)
+    tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)), progress)
     if frozen:
-        check_unchanged(frozen, tasks)
-    local = local_of(settings)
+        prepare.check_unchanged(frozen, tasks)
+    local = prepare.local_of(settings)
     checkpoint_hash = frozen.pins.checkpoint_hash if frozen else ""
     if frozen is None and local["checkpoint"]:
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=progress.phase)
     assumptions = frozen.assumptions if frozen else None
-    plan = make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
     if frozen:
-        check_frozen(frozen, plan)
+        prepare.check_frozen(frozen, plan)
         plan = frozen
     is_pair = CANDIDATE in endpoints
     progress.phase(
         "Checking both endpoints" if is_pair else "Checking the baseline; the candidate is checked when its turn comes"
     )
-    infos = await inspect_arms(endpoints, model=settings.model)
+    infos = await preflight.inspect_arms(endpoints, model=settings.model)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
     if scores and named is None and not infos[BASELINE].tokenizes:
@@ -257,9 +233,9 @@ async def _prepared(
             hint="Name the model's tokenizer with --tokenizer DIR_OR_FILE (a tokenizer.json)",
         )
     seed, n_stages = settings.seed, settings.looks or 1
-    ordered = await in_thread(services, lambda: in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    items = await with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
-    checked = await check_arms(endpoints, plan, items, infos, Before())
+    ordered = await in_thread(services, lambda: prepare.in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
+    items = await prepare.with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
+    checked = await preflight.check_arms(endpoints, plan, items, infos, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
     return tasks, plan, items, replace(checked, findings=findings, pins=pins)
@@ -283,14 +259,14 @@ async def _reopened(
 ) -> AsyncIterator[Run]:
     """Claim a stored comparison whose arms that are served are what they were."""
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    urls = _urls(refuse_imported(comparison, "resumed"), arms)
+    urls = _urls(prepare.refuse_imported(comparison, "resumed"), arms)
     if comparison.plan.sequential and len(urls) > 1:
         raise takes_turns()
     here = {**comparison.local, **(local or {})}
-    tasks = await _load(services, lambda: tasks_again(services, comparison, here), progress)
+    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here), progress)
     items = list(services.store.items(comparison.id))
     _check_endpoints(services, urls.values())
-    async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
+    async with preflight.open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             if len(endpoints) > 1:
@@ -306,23 +282,23 @@ async def _reopened(
 async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     """Store what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
     services, store, plan = run.services, run.services.store, run.plan
-    infos = await inspect_arms(run.endpoints, model=plan.sampling.model)
+    infos = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model)
     observations = store.observations(run.id)
     earlier = pins_seen(observations)
     first = {arm: store.answers(run.id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
-    before = Before(
+    before = preflight.Before(
         engines=engines_seen(observations),
         tokens=tokens_seen(observations),
         fingerprints={arm: {answer.reply.system_fingerprint for answer in own} - {""} for arm, own in first.items()},
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
-    checked = await check_arms(run.endpoints, plan, run.items, infos, before)
+    checked = await preflight.check_arms(run.endpoints, plan, run.items, infos, before)
     new_pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=run.progress.phase)
     pins = tuple(
         sorted((*(pin for pin in earlier if pin.arm not in run.endpoints), *new_pins), key=lambda pin: pin.arm)
     )
     try:
-        stop_at([*checked.findings, *pin_findings(plan.pins, pins, earlier)])
+        preflight.stop_at([*checked.findings, *pin_findings(plan.pins, pins, earlier)])
     except PairDiffers as stop:
         if plan.sequential:  # the candidate's turn has begun: lists show why it goes no further
             _set_status(run, ComparisonStatus.STOPPED, stop)
@@ -332,7 +308,7 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
 
 def _tried_answers(run: Run) -> dict[int, Reply]:
     """Read the baseline's answers to what the candidate is tried with."""
-    positions = {item.position for item in trial_items(run.items)}
+    positions = {item.position for item in preflight.trial_items(run.items)}
     return {
         answer.position: answer.reply
         for answer in run.services.store.answers(run.id, arm=BASELINE, positions=positions)
