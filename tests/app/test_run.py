@@ -190,9 +190,9 @@ async def test_what_the_arms_lack_for_other_reasons_is_missing(off: Reply, on: R
 
 async def test_arms_are_compared_by_status_too() -> None:
     """As many answers are missing in either arm, in one by timeouts, in the other by errors."""
-    bench = Bench.of(600)
-    bench.baseline.answer = other_for(range(10), failure())
-    bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT) if 10 <= int(p[4:]) < 20 else echo_number(p, s)
+    bench = Bench.of(
+        600, off=other_for(range(10), failure()), on=other_for(range(10, 20), failure(AnswerStatus.TIMEOUT))
+    )
     caveats = english((await bench.run()).caveats)
     assert not any("left more unanswered" in one for one in caveats)
     said = [one for one in caveats if "how often the status is" in one]
@@ -201,17 +201,16 @@ async def test_arms_are_compared_by_status_too() -> None:
 
 
 async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:
-    bench = Bench.of(60, on=other_for(range(60), reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)))
-    analysis = await bench.run()
+    reasoning = reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)
+    analysis = await Bench.of(60, on=other_for(range(60), reasoning)).run()
     assert (analysis.verdict, analysis.arms[1].statuses) == (Verdict.INVALID, {"no_final_answer": 60})
 
 
 async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
-    bench = Bench.of(30)
-    bench.candidate.answer = lambda prompt, seed: reply(
-        prompt[4:] + (" END" if prompt == "say 3" else ""), prompt_tokens=4, finish_reason="length"
-    )
-    analysis = await bench.run()
+    def longer(prompt: str, seed: int) -> Reply:
+        return reply(prompt[4:] + " END" * (prompt == "say 3"), prompt_tokens=4, finish_reason="length")
+
+    analysis = await Bench.of(30, on=longer).run()
     pairs = analysis.pairs
     assert (pairs.n_pairs, pairs.same_text, pairs.prompt_tokens_differ, pairs.finish_reasons_differ) == (30, 29, 30, 30)
     assert (pairs.request_hashes_differ, analysis.arms[1].stop_string_answers) == (0, 1)
@@ -236,14 +235,12 @@ async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() 
 
 
 async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
-    bench = Bench.of(5, on=other_for(range(5), failure(AnswerStatus.TIMEOUT)))
     with pytest.raises(RunStopped, match="none of 5"):
-        await bench.run()
+        await Bench.of(5, on=other_for(range(5), failure(AnswerStatus.TIMEOUT))).run()
 
 
 async def test_a_request_that_always_fails_does_not_keep_a_resumed_run_from_its_verdict() -> None:
-    bench, again = Bench.of(600), QuietProgress()
-    bench.candidate.answer = other_for(range(1), failure())
+    bench, again = Bench.of(600, on=other_for(range(1), failure())), QuietProgress()
     before = await bench.run()
     after = await bench.resume(before.comparison_id, progress=again, retry_failed=True)
     assert again.answers == [CANDIDATE]

@@ -204,7 +204,7 @@ def test_a_candidate_that_cannot_be_compared_stops_before_it_is_asked_anything(t
     assert english(treatment(turns.ended()).troubles) == (), "it goes on once the candidate is mended"
 
 
-@faulty(on=EngineScript(rejects=("min_p",)))
+@faulty(on=REJECTING)
 def test_a_setting_that_the_candidate_alone_rejects(turns: Turns) -> None:
     turns.both.tasks.settings = {"min_p": 0.1}
     turns.begun()
