@@ -54,7 +54,6 @@ def _comparison(number: int, rng: random.Random) -> dict[str, Any]:
         "label": f"branch {rng.randrange(900)}" if number % 2 else "nightly",
         "created_at": BEGAN + timedelta(seconds=number),
         "verdict": rng.choice(VERDICTS) if is_over else None,
-        "stop_reason": "",
         "duplicates": 0,
         "plan": '{"x":"' + "x" * 20_000 + '"}',
         "local": {},

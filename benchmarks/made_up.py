@@ -279,10 +279,6 @@ def stored(made_up: MadeUp, *, plan: Plan | None = None, scores: Sequence[Score]
         label="",
         created_at=START,
         started_at=START,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
     )
     store.create(comparison, items)
     store.put_scores(comparison.id, made_up.scores(items) if scores is None else scores)

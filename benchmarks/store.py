@@ -140,11 +140,6 @@ def make_comparison(identity: str) -> Comparison:
         status=ComparisonStatus.PLANNED,
         label="",
         created_at=START,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
     )
 
 

@@ -72,7 +72,7 @@ def harness_of(settings: Settings) -> Harness:
 
 
 def pair_services_of(settings: Settings) -> PairServices:
-    """Everything that planning and preflight need: no database."""
+    """Make the services of planning and preflight: no database."""
     from qualab.endpoints.client import HttpEndpoint, named_tokenizer
     from qualab.endpoints.urls import same_server
     from qualab.run.prepare import PairServices
@@ -86,7 +86,7 @@ def pair_services_of(settings: Settings) -> PairServices:
 
 
 def services_of(settings: Settings, *, store: Store | None = None) -> Services:
-    """Everything that a run needs, on a `store` that is open already or the settings' own."""
+    """Make the services of a run, on a `store` that is open already or the settings' own."""
     from qualab.run.prepare import Services
 
     pair = pair_services_of(settings)
@@ -99,7 +99,7 @@ def services_of(settings: Settings, *, store: Store | None = None) -> Services:
 
 
 def renderer(name: str) -> Renderer:
-    """What draws a report as pdf, html, md or json."""
+    """Return the function that draws a report as pdf, html, md or json."""
     if name == "pdf":
         from qualab.report.pdf import render_pdf
 
@@ -121,21 +121,21 @@ def task_catalog() -> Catalog:
 
 
 def current_revision(db: str | None) -> tuple[str | None, str]:
-    """The database's schema revision and this version's."""
+    """Return the database's schema revision and this version's."""
     from qualab.store import current
 
     return current(database_url(db), migrations=share("migrations"))
 
 
 def run_async(job: Coroutine[Any, Any, T]) -> T:
-    """Runs a use case to its end, on uvloop where there is one: a third less time a request than asyncio's own loop."""
+    """Run a use case to its end, on uvloop where there is one: a third less time a request than asyncio's own loop."""
     allow_open_files()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(job)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
+    """Make a loop, uvloop's where there is one."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -144,7 +144,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def allow_open_files() -> None:
-    """Raises the limit of open files to what the system grants: every request in flight is one."""
+    """Raise the limit of open files to what the system grants: every request in flight is one."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -15,6 +15,8 @@ from typing import Any
 RECORDED = Path(__file__).parent / "endpoints" / "recorded"
 SPEC_TOKENS = 3
 """Draft tokens a round."""
+ACCEPTED = 2
+"""Those of a round that are accepted."""
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 SPEC_DECODE_REFUSES = "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding."
 
@@ -51,8 +53,6 @@ class EngineScript:
     started_at_s: float = 1_795_974_608.36
     step_s: float | None = None
     """How long a step takes; None for an engine that does not tell."""
-    accepts: int = 2
-    """Draft tokens of a round that are accepted."""
     is_dead: bool = False
     """There is a drafter, and it never drafts."""
     dead_beyond: int | None = None
@@ -118,12 +118,12 @@ class ScriptedEngine:
         """Counts a generation; returns what was drafted for it."""
         script, one = self.script, Rounds()
         if self._drafts_for(prompt, prompt_tokens):
-            one.add(-(-max(0, completion_tokens - 1) // (1 + script.accepts)), script.accepts)
+            one.add(-(-max(0, completion_tokens - 1) // (1 + ACCEPTED)), ACCEPTED)
         self.n_generated += 1
         self.iterations += self._iterations(one)
         if self.n_generated == script.restart_at:
             self._restart()
-        self.rounds.add(one.drafts, script.accepts)
+        self.rounds.add(one.drafts, ACCEPTED)
         self.steps += one.drafts or max(0, completion_tokens - 1)
         if script.foreign_every and self.n_generated % script.foreign_every == 0:
             self.count(prompt_tokens=17, completion_tokens=5)
@@ -133,7 +133,7 @@ class ScriptedEngine:
         """Those of a generation: with a drafter each says what was drafted in it."""
         told = _recorded_object("tensorrt_llm_iteration.json")
         drafting = told.pop("specDecodingStats")
-        accepted = {"numAcceptedTokens": self.script.accepts, "acceptanceLength": 1.0 + self.script.accepts}
+        accepted = {"numAcceptedTokens": ACCEPTED, "acceptanceLength": 1.0 + ACCEPTED}
         drafted = {**told, "specDecodingStats": drafting | accepted}
         return [drafted] * one.drafts if self.drafts else [told]
 
@@ -220,7 +220,6 @@ class ScriptedEngine:
         return [f"tgi_request_{name} {value}" for name, value in values.items()]
 
     def prometheus(self) -> str:
-        """TensorRT-LLM's /prometheus/metrics."""
         labels, rounds = f'model_name="{self.model}"', self.rounds
         counts = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generated_tokens}
         if rounds.drafts:
@@ -255,7 +254,6 @@ class ScriptedEngine:
             return {"/info": lambda: _recorded_object("tgi_info.json")}
         return {
             "/version": lambda: {"version": "0.11.0"},
-            "/tokenizer_info": lambda: {"tokenizer_class": "Scripted", "eos_token": "</s>"},
             **({"/server_info": self._server_info} if script.has_server_info else {}),
         }
 

@@ -203,7 +203,6 @@ class ScriptedServer:
         app.add_routes([web.get(route, _say(value)) for route, value in says.items()])
         posts = {"/v1/completions": self._completions, "/v1/chat/completions": self._chat}
         posts |= {"/tokenize": self._tokenize} if script.kind in ("vllm", "llama") else {}
-        posts |= {"/detokenize": self._detokenize} if script.kind == "vllm" else {}
         app.add_routes([web.post(route, handler) for route, handler in posts.items()])
         if script.has_metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
@@ -235,9 +234,6 @@ class ScriptedServer:
         limit = self.script.max_model_len
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
-    async def _detokenize(self, request: web.Request) -> web.Response:
-        return web.json_response({"prompt": decode((await request.json())["tokens"])})
-
     async def _completions(self, request: web.Request) -> web.Response:
         body = await self._asked(request)
         prompt = body["prompt"]
@@ -250,17 +246,14 @@ class ScriptedServer:
         choices = []
         for index, one in enumerate(ids):
             if body.get("echo"):
-                made = self._echo(one, body)
+                whole = [*one, ord(".")]
+                found = logprobs(whole) if body.get("logprobs") is not None else None
+                made = {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
             else:
                 done, told = self._generate(decode(one), body, n_prompt=len(one))
                 made = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
-            choices.append({"index": index, "stop_reason": None, **made})
-        return self._answer("text_completion", "cmpl", choices, ids, told)
-
-    def _echo(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
-        whole = [*ids, ord(".")]
-        found = logprobs(whole) if body.get("logprobs") is not None else None
-        return {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
+            choices.append({"index": index, **made})
+        return self._answer("text_completion", choices, ids, told)
 
     def _generate(
         self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()
@@ -295,7 +288,7 @@ class ScriptedServer:
         text = done.text if len(thoughts) < body["max_tokens"] else None
         message = {"role": "assistant", "content": text, "reasoning_content": thought}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": done.finish_reason}
-        return self._answer("chat.completion", "chatcmpl", [choice], [ids], told)
+        return self._answer("chat.completion", [choice], [ids], told)
 
     async def _asked(self, request: web.Request) -> dict[str, Any]:
         content = await request.read()
@@ -318,25 +311,16 @@ class ScriptedServer:
         return None
 
     def _answer(
-        self,
-        kind: str,
-        prefix: str,
-        choices: list[dict[str, Any]],
-        prompts: Sequence[Sequence[int]],
-        told: Mapping[str, Any],
+        self, kind: str, choices: list[dict[str, Any]], prompts: Sequence[Sequence[int]], told: Mapping[str, Any]
     ) -> web.Response:
         prompt_tokens = sum(map(len, prompts))
         texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in choices]
         completion_tokens = sum(len(encode(text)) for text in texts)
         self.engine.count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-        usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-        }
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         return web.json_response(
             {
-                "id": f"{prefix}-{len(self.requests)}",
+                "id": f"{kind}-{len(self.requests)}",
                 "object": kind,
                 "created": int(time.time()),
                 "model": self.engine.answering,

@@ -122,6 +122,7 @@ def print_result(
 ) -> None:
     """Print a comparison with its newest analysis, under its own plan unless another is named."""
     from qualab.report.terminal import make_console, print_histograms
+    from qualab.report.words import ENGLISH
     from qualab.run.prune import find, resume_hint, runner_of
 
     comparison = find(store, comparison_id, now=bootstrap.now())
@@ -133,7 +134,7 @@ def print_result(
         return
     typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
     if comparison.stop_reason:
-        typer.echo(f"Stopped: {comparison.stop_reason}")
+        typer.echo(f"Stopped: {ENGLISH.reason(comparison.stop_reason)}")
     runner = runner_of(store, comparison.id, now=bootstrap.now())
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 

@@ -217,11 +217,6 @@ def _store(
         status=ComparisonStatus.PLANNED,
         label=label,
         created_at=now,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
     )
     placed_items = placed(plan, joined)
     items = [item for item, _ in placed_items]

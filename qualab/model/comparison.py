@@ -29,11 +29,11 @@ class Comparison:
     status: ComparisonStatus
     label: str
     created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    verdict: Verdict | None
-    stop_reason: str
-    duplicates: int
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    verdict: Verdict | None = None
+    stop_reason: Reason | None = None
+    duplicates: int = 0
     baseline_url: str = ""
     candidate_url: str = ""
     local: dict[str, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from pydantic import computed_field
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
 from qualab.model.items import JsonObject
 from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
 R = TypeVar("R")
@@ -67,7 +68,7 @@ STALE_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Heartbeat:
     """How often a runner sends a heartbeat, and the silence after which it is given up."""
 
     every_s: float = 5.0
@@ -101,7 +102,7 @@ class ComparisonSummary:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    stop_reason: str
+    stop_reason: Reason | None
     is_signed_off: bool
     created_by: str = ""
     """Who asked the service for it; empty at a command line."""

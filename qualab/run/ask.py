@@ -26,6 +26,8 @@ from qualab.model.items import Answer, Item, Reply, Request, generations, n_requ
 from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Endpoint
+from qualab.model.reason import Reason
+from qualab.report.words import ENGLISH
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 
@@ -61,7 +63,7 @@ class Arm:
     name: ArmName
     endpoint: Endpoint
     total: int
-    """Requests that the plan has for this arm."""
+    """Requests in the plan."""
     concurrency: int = 1
     run: int = 0
     """A run of the noise floor, or 0."""
@@ -76,7 +78,7 @@ class Arm:
         self.queue = asyncio.Queue(LEAD_PER_SLOT * self.concurrency)
 
     def count(self, reply: Reply) -> None:
-        """Adds one reply. A reply with reasoning alone came back, so the endpoint lives."""
+        """Add one reply. One with reasoning alone came back, so the endpoint lives."""
         self.attempts += reply.attempts
         self.prompt_tokens += reply.prompt_tokens or 0
         if reply.status.is_answer or reply.status is AnswerStatus.NO_FINAL_ANSWER:
@@ -86,36 +88,37 @@ class Arm:
         self.missing_in_a_row += 1
         self.last_error = reply.error
 
-    def stop_reason(self, policy: RequestPolicy) -> str:
-        """Why this arm should not be asked further; empty while it may be."""
+    def check(self, policy: RequestPolicy) -> None:
+        """Raise RunStopped where this arm fails too often to be asked further."""
         if self.missing > max(MIN_FAILURES, policy.max_failed_share * self.total):
-            return f"{self.missing} of {self.total} requests got no answer, more than the plan allows"
+            raise self.stopped(Reason("stopped.many-failures", {"n": self.missing, "total": self.total}))
         if self.missing_in_a_row >= max(MIN_FAILURES_IN_A_ROW, 2 * policy.concurrency):
-            return f"the last {self.missing_in_a_row} requests got no answer"
-        return ""
+            raise self.stopped(Reason("stopped.failures-in-a-row", {"n": self.missing_in_a_row}))
+
+    def stopped(self, why: Reason) -> RunStopped:
+        values = {"arm": self.name, "url": self.endpoint.url, "why": why, "error": self.last_error}
+        reason = Reason("stopped.arm-fails", values)
+        return RunStopped(ENGLISH.reason(reason), reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
-    """A place where the asking waits until everything has come back and is stored."""
-
-    end: int
-    """The position after the last item before it."""
-    then: Callable[[], Awaitable[bool]]
-    """What is done there, and whether to go on."""
+Pause = tuple[int, Callable[[], Awaitable[bool]]]
+"""Before this position the asking waits until everything is stored; then this is done, and says whether to go on."""
 
 
 async def ask_all(run: Run) -> None:
-    """Asks what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
+    """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
     concurrency, total = run.plan.policy.concurrency, n_requests(run.items, run.plan.sampling)
-    arms = [Arm(name=name, endpoint=one, total=total, concurrency=concurrency) for name, one in run.endpoints.items()]
+    arms = [
+        Arm(name=name, endpoint=endpoint, total=total, concurrency=concurrency)
+        for name, endpoint in run.endpoints.items()
+    ]
     done, recorder = run.services.store.answered(run.id), Recorder(run.services.store, run.id)
-    pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause.end)
+    pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
     await _ask(run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=pauses))
 
 
 async def ask_noise(run: Run) -> None:
-    """Asks what is missing of the noise floor: the baseline again, in an order of its own. Raises as `ask_all`."""
+    """Ask what is missing of the noise floor: the baseline again, in an order of its own. Raises as `ask_all`."""
     floor, store = run.plan.noise_floor, run.services.store
     if floor is None:
         return
@@ -142,29 +145,28 @@ async def ask_noise(run: Run) -> None:
 async def feed(
     run: Run, arms: Sequence[Arm], done: set[AnswerKey], *, recorder: Recorder, pauses: Sequence[Pause] = ()
 ) -> None:
-    """Hands jobs to the arms in step; which arm is given an item first alternates."""
+    """Hand jobs to the arms in step; which arm is given an item first alternates."""
     start = 0
-    for pause in (*pauses, None):
-        for item in run.items[start : pause.end if pause else None]:
+    for end, then in (*pauses, (len(run.items), None)):
+        for item in run.items[start:end]:
             order = arms if item.position % 2 == 0 else arms[::-1]
-            for job in jobs(item, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats):
+            for job in _jobs(item, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats):
                 for arm in order:
                     if (arm.name, job.position, job.choice, job.repeat) not in done:
                         await arm.queue.put(job)
-        if pause:
-            start = pause.end
+        start = end
+        if then:
             for arm in arms:
                 await arm.queue.join()
             await recorder.flush()
-            if not await pause.then():
+            if not await then():
                 break
     for arm in arms:
         for _ in range(arm.concurrency):
             await arm.queue.put(None)
 
 
-def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
-    """Every request of an item; both arms are given the same bytes."""
+def _jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
     for repeat in range(repeats):
         for request in item.requests:
             body = encode_body(request.payload, seed=seed + repeat)
@@ -172,7 +174,7 @@ def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
 
 
 async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Coroutine[Any, Any, None]) -> None:
-    """Asks what a feeder puts into the arms' queues, and records it, giving signs of life meanwhile."""
+    """Ask what a feeder puts into the arms' queues, and record it, sending heartbeats meanwhile."""
     try:
         async with asyncio.TaskGroup() as group:
             beating = group.create_task(_beat(run))
@@ -189,7 +191,7 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
         if arm.missing == arm.total:
-            raise _stopped(arm, f"none of {arm.total} requests got an answer")
+            raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
@@ -209,16 +211,8 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
         )
         arm.count(reply)
         run.progress.answered(arm.name, reply)
-        if reason := arm.stop_reason(policy):
-            raise _stopped(arm, reason)
+        arm.check(policy)
         arm.queue.task_done()
-
-
-def _stopped(arm: Arm, reason: str) -> RunStopped:
-    return RunStopped(
-        f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.last_error}",
-        hint="Everything answered so far is stored",
-    )
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -230,9 +224,9 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 async def _beat(run: Run) -> None:
-    """Beats until it is cancelled. Raises ComparisonBusy when another process has taken over."""
+    """Send heartbeats until cancelled. Raises ComparisonBusy when another process has taken over."""
     while True:
-        await asyncio.sleep(run.services.pulse.every_s)
+        await asyncio.sleep(run.services.heartbeat.every_s)
         await asyncio.to_thread(_heartbeat, run)
 
 
@@ -242,11 +236,11 @@ def _heartbeat(run: Run) -> None:
 
 @contextmanager
 def kept_alive(run: Run) -> Iterator[None]:
-    """Beats from a thread of its own while something else takes minutes."""
+    """Send heartbeats from a thread of its own while something else takes minutes."""
     ended = threading.Event()
 
     def beats() -> None:
-        while not ended.wait(run.services.pulse.every_s):
+        while not ended.wait(run.services.heartbeat.every_s):
             try:
                 _heartbeat(run)
             except QualabError:  # taken over, or no database: what is stored next says so
@@ -262,7 +256,7 @@ def kept_alive(run: Run) -> Iterator[None]:
 
 
 async def in_thread(services: PairServices, job: Callable[[], T]) -> T:
-    """Runs what uses the harness beside the event loop. A cancellation ends the harness's processes, and so the job."""
+    """Run what uses the harness beside the event loop. A cancellation ends the harness's processes, and so the job."""
     running = asyncio.get_running_loop().run_in_executor(None, job)
     try:
         return await asyncio.shield(running)
@@ -278,26 +272,21 @@ class Recorder:
     """Collects answers; one commit at a time takes whatever has arrived since the last."""
 
     def __init__(self, store: Store, comparison_id: str) -> None:
-        self._store = store
-        self._comparison_id = comparison_id
+        self._store, self._comparison_id = store, comparison_id
         self._waiting: list[Answer] = []
         self._n_added = 0
         self._n_stored = 0
         self._commit: asyncio.Future[None] | None = None
 
     async def add(self, answer: Answer) -> None:
-        """Returns once the answer is committed, so that a kill loses no more than what is in flight.
-
-        Raises what the store raises.
-        """
+        """Return once the answer is committed: a kill loses only what is in flight. Raises what the store raises."""
         self._waiting.append(answer)
-        self._n_added += 1
-        number = self._n_added
+        number = self._n_added = self._n_added + 1
         while self._n_stored < number:
             await self._commit_next()
 
     async def flush(self) -> None:
-        """Commits everything that has arrived; a commit that a cancellation left behind is awaited first.
+        """Commit everything that has arrived; a commit that a cancellation left behind is awaited first.
 
         Raises what the store raises; answers that it did not take wait for the next flush.
         """
@@ -305,7 +294,6 @@ class Recorder:
             await self._commit_next()
 
     async def _commit_next(self) -> None:
-        """Waits for the commit that is under way, or for a new one."""
         commit = self._commit = self._commit or asyncio.ensure_future(self._commit_group())
         try:
             await asyncio.shield(commit)
@@ -328,17 +316,8 @@ SMALLEST_TO_PART = 30
 """Items of a task, from which on its first third can be told from its last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Items of one task that are asked one after the other."""
-
-    task: str
-    part: int
-    end: int
-
-
-def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[Stretch]:
-    """`items` task by task, generations in thirds where a task is large enough. `stages` end at these places."""
+def _stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    """Yield task, part and end of what is asked in one go: large tasks' generations in thirds."""
     totals, seen = Counter(item.task for item in items), Counter[str]()
     for start, end in zip((0, *stages), stages, strict=False):
         for (task, kind), block in groupby(items[start:end], key=lambda item: (item.task, item.kind)):
@@ -348,11 +327,11 @@ def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[Stret
                 part = seen[task] * N_PARTS // total if total >= SMALLEST_TO_PART else 0
                 ends[part] = item.position + 1
                 seen[task] += 1
-            yield from (Stretch(task=task, part=part, end=end) for part, end in ends.items())
+            yield from ((task, part, end) for part, end in ends.items())
 
 
 async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
-    """The pauses at which engines are looked into, none where all are closed; takes the first look."""
+    """Plan pauses in which engines' counters are read, none where all are closed; reads them a first time."""
     clock, looks = run.services.clock, run.plan.looks
 
     async def look() -> tuple[datetime, Mapping[ArmName, Counters | None], Mapping[ArmName, tuple[int, int]]]:
@@ -363,8 +342,7 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
     if not any(last[1].values()):
         return []
 
-    async def ended(stretch: Stretch) -> bool:
-        """Stores what the stretch that has ended did to the counters."""
+    async def ended(task: str, part: int) -> bool:
         nonlocal last
         (began_at, before, sent), last = last, await look()
         for arm in arms:
@@ -372,8 +350,8 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
             if attempts:
                 segment = Segment(
                     arm=arm.name,
-                    task=stretch.task,
-                    part=stretch.part,
+                    task=task,
+                    part=part,
                     began_at=began_at,
                     ended_at=last[0],
                     before=before[arm.name],
@@ -385,7 +363,7 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
         return True
 
     ends = stage_ends(run.items, n_stages=looks.n_looks if looks else 1)
-    return [Pause(end=one.end, then=partial(ended, one)) for one in stretches(run.items, stages=ends)]
+    return [(end, partial(ended, task, part)) for task, part, end in _stretches(run.items, stages=ends)]
 
 
 LOOK_SAYS = {
@@ -397,10 +375,7 @@ LOOK_SAYS = {
 
 
 def look_pauses(run: Run) -> list[Pause]:
-    """A pause for each look; none where the plan has none.
-
-    A look that is stored is never taken again: a resumed run reads it, and goes on or stops as it says.
-    """
+    """Plan a pause for each look. One that is stored is never taken again: a resumed run obeys it."""
     looks, services = run.plan.looks, run.services
     if looks is None:
         return []
@@ -428,7 +403,6 @@ def look_pauses(run: Run) -> list[Pause]:
             return take_look(data, n_items=len(items), input_hash=scores_hash(scores, layout).hexdigest())
 
     async def goes_on(number: int) -> bool:
-        """Takes the look after this stage where it has not been taken; whether anything is left to ask."""
         if number > len(taken):
             new = await in_thread(services, partial(look, number))
             services.store.add_look(run.id, new, now=services.clock.now())
@@ -439,9 +413,9 @@ def look_pauses(run: Run) -> list[Pause]:
             )
         return taken[number - 1].decision is LookDecision.CONTINUE
 
-    return [Pause(end=end, then=partial(goes_on, number)) for number, end in enumerate(ends, start=1)]
+    return [(end, partial(goes_on, number)) for number, end in enumerate(ends, start=1)]
 
 
 def looked_to(looks: Sequence[Look]) -> int:
-    """The position after the last item that has been looked at: what lies before is never asked again."""
+    """Return the position from which on items may be asked again: none that has been looked at."""
     return looks[-1].n_items if looks else 0

@@ -1,4 +1,4 @@
-"""The gate: waits for a comparison's verdict, wherever it is kept, so that a pipeline goes on or stops."""
+"""Waits for a comparison's verdict, wherever it is kept, so that a pipeline goes on or stops."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
 from qualab.model.registry import ComparisonSummary, not_found
 from qualab.model.report import GateResult
+from qualab.report.words import ENGLISH
 from qualab.run.prune import runner_of
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ class StoredVerdicts:
     clock: Clock
 
     async def latest(self, label: str) -> str:
-        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
-        found = self.store.page(ComparisonFilter(label=label, limit=1)).entries
-        if not found:
+        """Find the newest comparison with a label. Raises ComparisonNotFound."""
+        entries = self.store.page(ComparisonFilter(label=label, limit=1)).entries
+        if not entries:
             raise _nothing_labelled(label)
-        return found[0].id
+        return entries[0].id
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
         """Raises ComparisonNotFound."""
@@ -79,7 +80,7 @@ class ServedVerdicts:
     remote: Service
 
     async def latest(self, label: str) -> str:
-        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
+        """Find the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
         match page:
             case {"entries": []}:
@@ -108,7 +109,7 @@ Source = StoredVerdicts | ServedVerdicts
 
 
 async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: float, say: Say) -> GateResult:
-    """Waits for the verdict and tells it. `say` is told where the comparison stands, each time that changes.
+    """Wait for the verdict. `say` is told the comparison's status each time that it changes.
 
     Raises GateTimedOut; ComparisonNotFound; what kept the comparison from running, or RunStopped where it ended without
     a verdict.
@@ -118,26 +119,26 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
             if state.verdict is None:
                 raise _unfinished(state)
-            found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
+            metrics = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise GateTimedOut(
             f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
             hint="Give it longer with --timeout; the comparison itself goes on",
         ) from exc
     names = ("plan_hash", "verdict", "reasons", "caveats", "metrics")
-    judged = {name: getattr(found, name) for name in names}
-    return GateResult(id=state.id, label=state.label, model=state.model, **judged)
+    shared = {name: getattr(metrics, name) for name in names}
+    return GateResult(id=state.id, label=state.label, model=state.model, **shared)
 
 
 async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> ComparisonSummary:
-    """A server that is away for a while is waited for, except at the very first."""
-    look, said = partial(source.verdict, comparison_id), ""
+    """Wait for the end, also of a server that is away for a while, except at the very first."""
+    look, last = partial(source.verdict, comparison_id), ""
 
     def tell(news: str) -> None:
-        nonlocal said
-        if news != said:
+        nonlocal last
+        if news != last:
             say(news)
-        said = news
+        last = news
 
     state = await _patiently(look, poll_s=poll_s, say=tell, passing=(TooManyRequests,))
     while not state.has_ended:
@@ -150,7 +151,6 @@ async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say)
 async def _patiently(
     look: Callable[[], Awaitable[T]], *, poll_s: float, say: Say, passing: tuple[type[QualabError], ...] = PASSING
 ) -> T:
-    """What is looked at, once it can be."""
     while True:
         try:
             return await look()
@@ -164,7 +164,7 @@ def _unfinished(state: ComparisonSummary) -> QualabError:
         message, hint = state.error.get("message", ""), state.error.get("hint", "")
         kind = error_class(state.error.get("code", ""), RunStopped)
         return kind(f"Comparison {state.id} did not run: {message}", hint=hint)
-    why = f": {state.stop_reason}" if state.stop_reason else ""
+    why = f": {ENGLISH.reason(state.stop_reason)}" if state.stop_reason else ""
     return RunStopped(
         f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"
     )

@@ -28,7 +28,7 @@ from qualab.model.reason import Reason
 Say = Callable[[str], None]
 TIMEOUT_S = 20.0
 MOST_SHOWN = 200
-"""Characters of a command's own words."""
+"""Characters of a command's error."""
 ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
@@ -40,7 +40,7 @@ PINNED_REVISION = (
 async def find_pins(
     source: LocalPins, pins: Pins, local: Mapping[str, str], engines: Mapping[ArmName, Engine], *, say: Say
 ) -> tuple[PinFound, ...]:
-    """What each of these arms is made of: verified where something tells, else as the plan declares it.
+    """Find what each arm is made of: verified where something tells, else as the plan declares it.
 
     `local` names pods, containers and the checkpoint's folder. Raises PinUnreadable.
     """
@@ -60,7 +60,7 @@ async def find_pins(
         of_folder[PinPart.REVISION] = await asyncio.to_thread(source.revision, folder)
         if pins.checkpoint_hash:  # hashed only where the plan has a hash to compare with
             of_folder[PinPart.CHECKPOINT] = await source.checkpoint_hash(folder, say=say)
-    found: list[PinFound] = []
+    seen: list[PinFound] = []
     for (arm, engine), image in zip(engines.items(), images, strict=True):
         is_named = folder is not None and engine.model_root.startswith("/") and Path(engine.model_root) == folder
         teller = f"{folder} on this machine{', the path that the engine names' if is_named else ''}"
@@ -73,52 +73,52 @@ async def find_pins(
         of_engine = (commit_of(engine.config.get(name, "")) for name in ENGINES_REVISIONS)
         if commit := snapshot_of(engine.model_root) or next(filter(None, of_engine), ""):
             told[PinPart.REVISION] = (commit,), "the engine"
-        found += [
+        seen += [
             PinFound(arm=arm, part=part, values=values, source=source_name)
             for part, (values, source_name) in told.items()
             if values != ("",)
         ]
-    return tuple(found)
+    return tuple(seen)
 
 
-def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
-    """What is not as the plan says, or as it was when the comparison started; what floats, which does not stop."""
-    before = {(one.arm, one.part): one for one in earlier if one.is_verified}
+def pin_findings(pins: Pins, seen: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
+    """Find pins that are not the plan's, or not what they were; floating ones do not stop."""
+    before = {(pin.arm, pin.part): pin for pin in earlier if pin.is_verified}
     for part in PinPart:
-        verified = [one for one in found if one.part is part and one.is_verified]
+        verified = [pin for pin in seen if pin.part is part and pin.is_verified]
         about = {
-            one.arm: {"arm": one.arm, "part": part, "value": one.values[0], "source": one.source} for one in verified
+            pin.arm: {"arm": pin.arm, "part": part, "value": pin.values[0], "source": pin.source} for pin in verified
         }
         if planned := pins.fixed(part):
             hint = f"Start both arms with the planned {part}, or make a new plan of what they run (--{part})"
-            for one in verified:
-                if planned not in one.values:
-                    yield _stops("preflight.pin-not-planned", {**about[one.arm], "planned": planned}, hint)
+            for pin in verified:
+                if planned not in pin.values:
+                    yield _stops("preflight.pin-not-planned", {**about[pin.arm], "planned": planned}, hint)
             continue
         if len(verified) == len(ArmName) and verified[0].is_other_than(verified[1]):
             values: dict[str, object] = {"part": part}
-            for one in verified:
-                values |= {one.arm.value: one.values[0], f"{one.arm}_source": one.source}
+            for pin in verified:
+                values |= {pin.arm.value: pin.values[0], f"{pin.arm}_source": pin.source}
             yield _stops("preflight.pins-differ", values, f"Start both arms with one {part}")
-        for one in verified:
-            if (then := before.get((one.arm, part))) and one.is_other_than(then):
+        for pin in verified:
+            if (then := before.get((pin.arm, part))) and pin.is_other_than(then):
                 hint = "Start it as it was, or begin a new comparison"
-                yield _stops("preflight.pin-changed", {**about[one.arm], "before": then.values[0]}, hint)
+                yield _stops("preflight.pin-changed", {**about[pin.arm], "before": then.values[0]}, hint)
     if pins.unpinned:
-        what = Reason("preflight.unpinned", {"parts": pins.unpinned})
-        yield Finding(stops=False, what=what, hint=". ".join(_ways_to_pin(pins, found)))
+        reason = Reason("preflight.unpinned", {"parts": pins.unpinned})
+        yield Finding(stops=False, what=reason, hint=". ".join(_ways_to_pin(pins, seen)))
 
 
 def _stops(code: str, values: Mapping[str, object], hint: str) -> Finding:
     return Finding(stops=True, what=Reason(code, values), hint=hint)
 
 
-def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
+def _ways_to_pin(pins: Pins, seen: Sequence[PinFound]) -> Iterator[str]:
     if not pins.fixed(PinPart.IMAGE):
         name = re.sub(r":[^:/]*$", "", pins.image.partition("@")[0]) or "NAME"
-        seen = next((one for one in found if one.part is PinPart.IMAGE and DIGEST.fullmatch(one.values[0])), None)
-        if seen:
-            yield f"Name the image by its digest: --image {name}@{seen.values[0]} is what the {seen.arm} runs"
+        running = next((pin for pin in seen if pin.part is PinPart.IMAGE and DIGEST.fullmatch(pin.values[0])), None)
+        if running:
+            yield f"Name the image by its digest: --image {name}@{running.values[0]} is what the {running.arm} runs"
         else:
             finds = f"`docker buildx imagetools inspect {pins.image or 'NAME:TAG'}` prints the digest"
             yield f"Name the image as --image {name}@sha256:DIGEST ({finds})"
@@ -127,7 +127,7 @@ def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
 
 
 async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """What the command prints. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
+    """Read a command's JSON. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
     name, unread = command[0], f"{about} cannot be looked into"
     by_hand = f"Try it by hand: {' '.join(command)}"
     try:
@@ -160,10 +160,10 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
 
 
 def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:
-    found = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
-    if not found:
+    digests = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
+    if not digests:
         raise PinUnreadable(f"{about} names no image digest yet", hint="Wait until it is running")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(digests))
 
 
 STEP_BYTES = 32 << 20
@@ -186,14 +186,14 @@ class LocalPins:
 
     @staticmethod
     async def pod_image(pod: str) -> tuple[str, ...]:
-        """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
+        """Read the digests of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
         namespace, name, *container = pod.split("/")
         about = f"Pod {namespace}/{name}"
         command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
         answer = await ask_json(command, about=about)
         try:
-            statuses = {one["name"]: one for one in answer["status"]["containerStatuses"]}
-            specs = {one["name"]: one for one in answer["spec"]["containers"]}
+            statuses = {status["name"]: status for status in answer["status"]["containerStatuses"]}
+            specs = {spec["name"]: spec for spec in answer["spec"]["containers"]}
         except (KeyError, TypeError):
             statuses = {}
         if not statuses:
@@ -211,11 +211,11 @@ class LocalPins:
 
     @staticmethod
     async def container_image(container: str) -> tuple[str, ...]:
-        """Of a container by name or id. Raises PinUnreadable."""
+        """Read the digests of a container by name or id. Raises PinUnreadable."""
         about = f"Container {container}"
         try:
-            (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
-            image_id, started_as = found["Image"], found["Config"]["Image"]
+            (details,) = await ask_json(("docker", "container", "inspect", container), about=about)
+            image_id, started_as = details["Image"], details["Config"]["Image"]
             (image,) = await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image")
             pulled_by = image.get("RepoDigests") or []
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -224,7 +224,7 @@ class LocalPins:
         return _digests([*pulled_by, started_as, own], about=about)
 
     async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
-        """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
+        """Hash names and contents. Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
         try:
             _check_folder(folder)
             files = await asyncio.to_thread(_files, folder)
@@ -242,10 +242,7 @@ class LocalPins:
 
     @staticmethod
     def revision(folder: Path) -> str:
-        """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
-
-        Raises InvalidValue for what is no folder.
-        """
+        """Read the commit from a folder's path, its git, or the hub's metadata; empty without one."""
         _check_folder(folder)
         with suppress(OSError):
             if commit := snapshot_of(str(folder.resolve())):
@@ -254,7 +251,7 @@ class LocalPins:
 
     async def _read(self, files: list[_File], folder: Path, say: Callable[[str], None]) -> None:
         total, done = sum(size_bytes for _, size_bytes, _ in files), 0
-        said_s = time.monotonic() if total >= SAY_FROM_BYTES else float("inf")
+        last_s = time.monotonic() if total >= SAY_FROM_BYTES else float("inf")
         if total >= SAY_FROM_BYTES:
             say(f"Hashing the checkpoint {folder}, {_gigabytes(total)}")
         for file in files:
@@ -262,8 +259,8 @@ class LocalPins:
             # in steps, so that Ctrl-C ends it soon
             while n_read := await asyncio.to_thread(_step, file[0], offset, content):
                 offset, done = offset + n_read, done + n_read
-                if time.monotonic() - said_s >= SAY_EVERY_S:
-                    said_s = time.monotonic()
+                if time.monotonic() - last_s >= SAY_EVERY_S:
+                    last_s = time.monotonic()
                     say(f"Hashing the checkpoint: {_gigabytes(done)} of {_gigabytes(total)}")
             self._known[file] = content.hexdigest()
 
@@ -282,8 +279,6 @@ def _step(path: str, offset: int, content: Any) -> int:
 
 
 def _files(folder: Path) -> dict[bytes, _File]:
-    """Every file by its name within the folder. Raises OSError."""
-
     def fail(error: OSError) -> None:
         raise error
 
@@ -313,7 +308,7 @@ def _git_commit(git: Path) -> str:
 
 
 def _hub_commit(folder: Path) -> str:
-    """The one commit that all files were downloaded of; each file's metadata begins with it."""
+    # each file's metadata begins with the commit that it was downloaded of
     commits = {_text(path).split("\n", 1)[0].strip() for path in folder.rglob("*.metadata")}
     return commit_of(commits.pop()) if len(commits) == 1 else ""
 

@@ -24,7 +24,7 @@ from qualab.model.items import (
     sent_name,
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
-from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.model.plan import DecisionRule, PinFound, Plan, RequestPolicy, SamplingPlan
 from qualab.model.ports import Endpoint, EndpointInfo
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
@@ -36,7 +36,6 @@ Replies = Mapping[ArmName, Reply]
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
 TRIAL_TOKENS = 16
-"""Enough for a reasoning model to begin; one token may come back as nothing at all."""
 PROBE_TOKENS = 32
 PROBE_TEXTS = (
     "Go on: one two three one two three one two three one two",
@@ -47,8 +46,7 @@ PROBE_TEXTS = (
 """Repetitive, so that a drafter that looks up its tokens in the prompt finds some. Sent in turn until one drafts."""
 COUNTER_PAUSES_S = (0.5, 1.0)
 """Engines update their counters now and then."""
-N_SAMPLES = 5
-"""Prompts that both tokenizers are given."""
+N_TOKENIZED = 5
 
 NO_ECHO = (
     "{task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
@@ -63,27 +61,22 @@ DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
 TWO_SERVERS = "Give the URLs of two servers, one without and one with the drafter"
 AS_IT_WAS = "Start it as it was, or begin a new comparison"
 OTHER_MODEL = "Let both arms be answered by this model under one name, and by no router's fallback"
-ALLOWED = "Let a verdict stand without it: --allow-unobserved"
-OPEN = (
-    "Open /metrics of both arms (llama.cpp: --metrics; SGLang: --enable-metrics), or let a verdict stand without it: "
-    "--allow-unobserved"
-)
+ALLOWED = "let a verdict stand without it: --allow-unobserved"
+OPEN = "Open /metrics of both arms (llama.cpp: --metrics; SGLang: --enable-metrics)"
 TELLING = {
-    EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total, or let a verdict stand "
-    "without it: --allow-unobserved",
-    EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true, or let a verdict stand without it: "
-    "--allow-unobserved",
+    EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total",
+    EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true",
 }
-"""How metrics that are open come to tell of drafting."""
+"""What makes open metrics count drafts."""
 ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
-"""What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
+"""Settings that an engine measures anew at each start; the others follow from the drafter alone."""
 
 
 @asynccontextmanager
 async def open_arms(
     services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
 ) -> AsyncIterator[Endpoints]:
-    """The endpoints of both arms, or of the one that is served. Raises InvalidValue when two URLs are one server."""
+    """Open both arms, or the one that is served. Raises InvalidValue when two URLs are one server."""
     if len(urls) > 1 and services.is_same_server(urls[BASELINE], urls[CANDIDATE]):
         raise InvalidValue(
             f"Baseline and candidate are the same server ({urls[BASELINE]})",
@@ -97,7 +90,7 @@ async def open_arms(
 
 
 async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
-    """What each arm says of itself. Raises the first arm's trouble, named."""
+    """Ask each arm about itself. Raises the first arm's error, naming the arm."""
     inspections = (endpoint.inspect(model=model) for endpoint in endpoints.values())
     infos: dict[ArmName, EndpointInfo] = {}
     for arm, info in zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True):
@@ -110,19 +103,18 @@ async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, End
 
 
 async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
-    """Each engine's counters, read at once."""
+    """Read each engine's counters at once."""
     counters = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
     return dict(zip(endpoints, counters, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What is stored of the arms, where a comparison goes on; empty for a new one."""
+    """Stored facts of the arms where a comparison goes on; empty for a new one."""
 
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
-    """As `sample_tokens` gave them."""
-    fingerprints: Mapping[ArmName, frozenset[str]] = field(default_factory=dict)
+    fingerprints: Mapping[ArmName, set[str]] = field(default_factory=dict)
     """Those of the stored answers."""
     baseline: Mapping[int, Reply] = field(default_factory=dict)
     """The baseline's answers to the items that are tried, where its turn is over."""
@@ -130,17 +122,19 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was found of the arms that are served."""
+    """Facts and findings of the arms that are served; pins are added last."""
 
     engines: dict[ArmName, Engine]
     tokens: dict[ArmName, str]
+    """Of each arm the hash of what its tokenizer makes of a few prompts; without an arm that offers none."""
     findings: tuple[Finding, ...]
+    pins: tuple[PinFound, ...] = ()
 
 
 async def check_arms(
     endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
 ) -> Checked:
-    """Everything that can be found before the next item, of both arms or of the one that is served.
+    """Check both arms, or the one that is served, before the next item.
 
     An arm that is not served is what it was `before`. Raises EndpointMisconfigured, EndpointUnreachable.
     """
@@ -148,8 +142,11 @@ async def check_arms(
     is_new = not before.engines.keys() >= endpoints.keys()
     now = dict(zip(arms, await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in arms)), strict=True))
     engines = {**before.engines, **now}
-    tokens = await sample_tokens(endpoints, items, infos, model) if is_new else {}
-    findings = [one for arm in arms if arm in before.engines for one in _changes(arm, before.engines[arm], now[arm])]
+    telling, texts = [arm for arm in arms if is_new and infos[arm].tokenizes], samples(items)
+    ids = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
+    tokens = {arm: sha256(canonical_json(own)) for arm, own in zip(telling, ids, strict=True)}
+    known = [arm for arm in arms if arm in before.engines]
+    findings = [finding for arm in known for finding in _changes(arm, before.engines[arm], now[arm])]
     findings += _engine_findings(engines)
     if len({*{**before.tokens, **tokens}.values()}) > 1:
         findings.append(_finding("preflight.tokenizers-differ", SAME))
@@ -167,40 +164,39 @@ async def check_arms(
 
 
 def stop_at(findings: Iterable[Finding]) -> None:
-    """Raises PairDiffers with every finding that stops."""
+    """Raise PairDiffers with every finding that stops; its details hold the `reason`."""
     stopping = [finding for finding in findings if finding.stops]
     if stopping:
-        reasons = "; ".join(ENGLISH.reasons(finding.what for finding in stopping))
+        reason = Reason("stopped.pair-differs", {"findings": tuple(finding.what for finding in stopping)})
         hints = dict.fromkeys(finding.hint for finding in stopping)
-        raise PairDiffers(f"The pair cannot be compared: {reasons}", hint=". ".join(hints))
+        raise PairDiffers(ENGLISH.reason(reason), hint=". ".join(hints), reason=reason)
 
 
 def _finding(code: str, hint: str = "", stops: bool | None = None, /, **values: object) -> Finding:
-    """A finding that stops, if it has a hint and nothing else is said."""
+    """Make a finding that stops if it has a hint, unless `stops` says otherwise."""
     return Finding(stops=bool(hint) if stops is None else stops, what=Reason(code, values), hint=hint)
 
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
-    """What makes an arm another one than when the comparison started."""
-    for one in differences(earlier, now):
-        if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
-            values = {"arm": arm, "setting": one.name, "before": one.baseline, "now": one.candidate}
+    """Find what has changed in an arm since the comparison started."""
+    for part in differences(earlier, now):
+        if not part.follows or not any(fnmatchcase(part.name, pattern) for pattern in ROOM_FOR_CACHE):
+            values = {"arm": arm, "setting": part.name, "before": part.baseline, "now": part.candidate}
             yield _finding("preflight.setting-changed", AS_IT_WAS, **values)
     if earlier.config and not now.config:
         yield _finding("preflight.configuration-closed-now", AS_IT_WAS, arm=arm)
-    counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
-    if len({one.drafting is None for one in counted}) > 1:
+    counted = [engine.counters for engine in (earlier, now) if engine.counters and engine.counters.tells_drafting]
+    if len({part.drafting is None for part in counted}) > 1:
         code = "preflight.drafter-gone" if counted[-1].drafting is None else "preflight.drafter-new"
         yield _finding(code, AS_IT_WAS, arm=arm)
 
 
 def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
-    """Of the baseline alone as long as it is all that was seen."""
     baseline, candidate = engines[BASELINE], engines.get(CANDIDATE)
     if candidate is not None:
-        for one in differences(baseline, candidate):
-            if not one.follows:
-                values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+        for part in differences(baseline, candidate):
+            if not part.follows:
+                values = {"setting": part.name, "baseline": part.baseline, "candidate": part.candidate}
                 yield _finding("preflight.setting-differs", SAME, **values)
         instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
         if len(instances) == 1 and instances != {""}:
@@ -215,29 +211,20 @@ def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
         yield _finding("preflight.configuration-in-part", engine=kind)
 
 
-async def sample_tokens(
-    endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
-) -> dict[ArmName, str]:
-    """The hash of what each arm's tokenizer makes of a few prompts; without an arm that offers none."""
-    texts, telling = samples(items), [arm for arm in endpoints if infos[arm].tokenizes]
-    tokens = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
-    return {arm: sha256(canonical_json(own)) for arm, own in zip(telling, tokens, strict=True)}
-
-
 def samples(items: Sequence[Item]) -> list[str]:
-    """The shortest prompts, the same in every process: turns are compared across them."""
+    """Choose the shortest prompts, the same in every process: turns are compared across them."""
     texts = {prompt.text for item in items for prompt in item.prompts}
-    return sorted(texts, key=lambda text: (len(text), text))[:N_SAMPLES]
+    return sorted(texts, key=lambda text: (len(text), text))[:N_TOKENIZED]
 
 
 async def try_requests(
     endpoints: Endpoints, items: Sequence[Item], *, seed: int, baseline: Mapping[int, Reply]
 ) -> tuple[list[Finding], dict[ArmName, frozenset[str]]]:
-    """Sends each arm the shortest request of each kind and of each set of generation settings that the plan has.
+    """Send each arm the shortest request of each kind and of each set of generation settings that the plan has.
 
-    The shortest, because a long one may be too long for the model. Returns what was found, and the models that each
-    arm's answers name. Raises EndpointMisconfigured, EndpointUnreachable for what no arm answers; what only one arm
-    rejects is a finding. Answers of the `baseline` stand in for trials of it.
+    A long one may be too long for the model. Returns findings, and the models that each arm's answers name. Raises
+    EndpointMisconfigured, EndpointUnreachable for what no arm answers; what only one arm rejects is a finding. Answers
+    of the `baseline` stand in for trials of it.
     """
     findings: list[Finding] = []
     models: dict[ArmName, frozenset[str]] = dict.fromkeys(endpoints, frozenset())
@@ -263,7 +250,7 @@ async def try_requests(
 
 
 def trial_items(items: Sequence[Item]) -> list[Item]:
-    """Of each kind and each set of generation settings the item with the shortest prompt."""
+    """Choose the item with the shortest prompt of each kind and each set of generation settings."""
     shortest: dict[str, Item] = {}
     for item in items:
         settings = canonical_json(_settings(item)) if item.kind is RequestKind.GENERATION else ""
@@ -300,7 +287,7 @@ async def _ask(endpoints: Endpoints, request: Request, *, seed: int) -> dict[Arm
 def _model_findings(
     engines: Mapping[ArmName, Engine], models: Mapping[ArmName, frozenset[str]], asked: str
 ) -> Iterator[Finding]:
-    """Where trials are answered under a name that is not the model's: one name in both arms is a name of it."""
+    """Find answers under a name that is not the model's; one name in both arms is a name of it."""
     others = {arm: names - {asked, *engines[arm].names} for arm, names in models.items()}
     baseline = others.get(BASELINE, frozenset(engines[BASELINE].names) - {asked})
     for arm, names in others.items():
@@ -313,7 +300,7 @@ def _model_findings(
 async def setting_findings(
     endpoints: Endpoints, engines: Mapping[ArmName, Engine], items: Sequence[Item], sampling: SamplingPlan
 ) -> list[Finding]:
-    """Generation settings that an arm's engine ignores, by what the engine publishes or its kind is known to take."""
+    """Find generation settings that an engine ignores, by what it publishes or its kind is known to take."""
     given = {sent_name(name) for name in sampling.gen_kwargs} - SENT_SETTINGS - {""}
     trials = [item for item in trial_items(items) if item.kind is RequestKind.GENERATION]
     of_tasks = {name for item in trials for name in _settings(item)} - given - SENT_SETTINGS - {"model"}
@@ -348,20 +335,22 @@ class Probe:
 
     @property
     def draft_tokens(self) -> int | None:
-        """What was drafted meanwhile, at least; None where neither counters nor the answer tell."""
-        said = self.reply.drafted
-        told = None if said is None else said.accepted_tokens if said.draft_tokens is None else said.draft_tokens
+        """At least so many tokens were drafted; None where neither counters nor the answer tell."""
+        drafted = self.reply.drafted
+        told = None
+        if drafted is not None:
+            told = drafted.accepted_tokens if drafted.draft_tokens is None else drafted.draft_tokens
         counted = self.after.drafting_since(self.before) if self.before and self.after else None
         return counted.least_drafted if counted and counted.is_possible and not told else told
 
     @property
     def has_no_drafter(self) -> bool:
-        """Whether the engine counts, but counts no drafts: it has no drafter."""
+        """True where the engine counts, but counts no drafts."""
         return self.after is not None and self.after.tells_drafting and self.after.drafting is None
 
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
-    """Lets each arm generate a few tokens and sees whether their drafters did anything."""
+    """Let each arm generate a few tokens, and see whether its drafter did anything."""
     before = await counters_of(endpoints)
     settings = {"max_gen_toks": PROBE_TOKENS, "until": [], "temperature": 0}
     is_chat = sampling.api is Api.CHAT
@@ -386,7 +375,7 @@ async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dic
 
 
 def _is_told(probes: Mapping[ArmName, Probe]) -> bool:
-    """Whether a further probe would say nothing new: the candidate (the baseline in its turn) drafted, or cannot."""
+    """True where a further probe would say nothing new: the candidate (the baseline in its turn) drafted, or cannot."""
     *_, last = (probes[arm] for arm in ArmName if arm in probes)
     may_tell_yet = last.draft_tokens is None and last.after is not None and not last.after.tells_drafting
     return last.draft_tokens != 0 and not may_tell_yet
@@ -418,13 +407,14 @@ def _drafter_findings(
 
 
 def _not_observable(arm: ArmName, engine: Engine, rule: DecisionRule) -> Finding:
-    hint = TELLING.get(engine.kind, ALLOWED) if engine.has_metrics else OPEN
+    way = TELLING.get(engine.kind) if engine.has_metrics else OPEN
+    hint = f"{way}, or {ALLOWED}" if way else ALLOWED.capitalize()
     values = {"arm": arm, "why": unread(engine)}
     return _finding("preflight.drafting-unobserved", hint, not rule.allow_unobserved, **values)
 
 
 def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe | None) -> bool:
-    """Whether anything says that the baseline drafts, or does not. llama.cpp's answers are silent where it does not."""
+    # llama.cpp's answers are silent where it does not draft
     engine, after = engines[BASELINE], baseline.after
     if baseline.reply.drafted is not None or engine.tells_drafter or (after is not None and after.tells_drafting):
         return True
@@ -434,12 +424,10 @@ def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe 
     return after is not None and tells_where_other_is_silent(engine, engines.get(CANDIDATE), others)
 
 
-def _other_answers(
-    probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, frozenset[str]]
-) -> Iterator[Finding]:
-    """Where an arm answers under another fingerprint than before: two engines' answers would be mixed."""
+def _other_answers(probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, set[str]]) -> Iterator[Finding]:
+    """Find arms under another fingerprint than before: two engines' answers would be mixed."""
     for arm, probe in probes.items():
-        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
+        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, set())
         if now and stored and now not in stored:
             values = {"arm": arm, "before": tuple(sorted(stored)), "now": now}
             yield _finding("preflight.other-engine", AS_IT_WAS, **values)

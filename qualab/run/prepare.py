@@ -1,4 +1,4 @@
-"""From settings to a frozen plan, and from its tasks to requests in the plan's order."""
+"""Makes a frozen plan of settings, and requests of its tasks in the plan's order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from qualab.model.plan import (
     commit_of,
 )
 from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, TaskOptions, Tokenize
-from qualab.model.registry import Pulse
+from qualab.model.registry import Heartbeat
 from qualab.run.pins import LocalPins
 from qualab.settings import Settings
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairServices:
-    """What planning and preflight need: nothing is stored."""
+    """Services of planning and preflight: nothing is stored."""
 
     harness: Harness
     open_endpoint: OpenEndpoint
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
     pins: LocalPins = field(default_factory=LocalPins)
-    pulse: Pulse = field(default_factory=Pulse)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services(PairServices):
-    """What a run needs."""
+    """Services of a run."""
 
     store: Store
     clock: Clock
@@ -62,7 +62,7 @@ class Services(PairServices):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One comparison being carried out: what its steps share."""
+    """One comparison being carried out, as its steps share it."""
 
     services: Services
     comparison: Comparison
@@ -70,7 +70,7 @@ class Run:
     items: Sequence[Item]
     """In order of position."""
     endpoints: Mapping[ArmName, Endpoint]
-    """Of both arms, or of the one whose turn it is."""
+    """Both arms', or that of the one whose turn it is."""
     keys: Mapping[ArmName, str | None]
     progress: Progress
 
@@ -84,7 +84,7 @@ class Run:
 
 
 def task_options(settings: Settings, frozen: Plan | None = None) -> TaskOptions:
-    """Return what the harness needs; data sets are read at the commits that a frozen plan records."""
+    """Return the harness's options; data sets are read at the commits that a frozen plan records."""
     return TaskOptions(
         names=settings.tasks,
         num_fewshot=settings.num_fewshot,
@@ -130,7 +130,7 @@ def _commits(plan: Plan) -> dict[str, str]:
 
 
 def local_of(settings: Settings) -> dict[str, str]:
-    """Where this machine finds things: kept with the comparison, not in its plan."""
+    """Tell where this machine finds things: kept with the comparison, not in its plan."""
     return {
         "data_dir": str(settings.data_dir.resolve()) if settings.data_dir else "",
         "include_path": "\n".join(str(path.resolve()) for path in settings.include_path),
@@ -177,7 +177,7 @@ def make_plan(
 
 
 def check_rule_names(plan: Plan) -> None:
-    """Raises InvalidValue for a margin or bounds of a metric that the plan does not have."""
+    """Raise InvalidValue for a margin or bounds of a metric that the plan does not have."""
     check_names(plan.rule.margins, plan, what="margins")
     check_names(plan.rule.score_bounds, plan, what="score_bounds")
 
@@ -236,29 +236,29 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
     return FrozenPlan(plan=plan, plan_hash=given_hash, frozen_at=frozen_at, settings=settings)
 
 
-def refuse_imported(comparison: Comparison, what: str) -> Comparison:
-    """The comparison. Raises InvalidValue for an imported one: qualab asked nothing, and has no tasks to ask with."""
+def refuse_imported(comparison: Comparison, action: str) -> Comparison:
+    """Return the comparison. Raises InvalidValue for an imported one: there are no tasks to ask with."""
     if comparison.plan.imported:
         raise InvalidValue(
-            f"Comparison {comparison.id} was imported from logs: it cannot be {what}",
+            f"Comparison {comparison.id} was imported from logs: it cannot be {action}",
             hint="Its answers and scores are here: qualab show, compare, rescore",
         )
     return comparison
 
 
 def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
-    """Raises PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
+    """Raise PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
     now = {task.name: _deciding(task) for task in tasks.tasks}
     changed = [task.name for task in plan.tasks if now.get(task.name) != _deciding(task)]
     if changed:
         raise PlanChanged(
-            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
+            f"The prompts or items of {', '.join(changed)} no longer match the plan",
             hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
         )
 
 
 def check_frozen(frozen: Plan, now: Plan) -> None:
-    """Raises PlanChanged where a plan made now, of the same settings, is not the frozen one."""
+    """Raise PlanChanged where a plan made now of the same settings is not the frozen one."""
     before, after = (replace(plan, tasks=tuple(map(_deciding, plan.tasks))) for plan in (frozen, now))
     parts = [part.name for part in fields(Plan) if getattr(before, part.name) != getattr(after, part.name)]
     if parts:
@@ -269,7 +269,6 @@ def check_frozen(frozen: Plan, now: Plan) -> None:
 
 
 def _deciding(task: TaskSpec) -> TaskSpec:
-    """Drop what does not decide what is asked: where documents were read (their hash decides), and their choices."""
     return replace(task, revision="", n_choices=None)
 
 
@@ -279,7 +278,7 @@ TOKENIZE_CHUNK = 2_000
 async def token_ids(
     texts: Iterable[str], *, endpoint: Endpoint, model: str, named: Tokenize | None
 ) -> dict[str, list[int]]:
-    """Token ids of each distinct text: of a named tokenizer, or of the server's own."""
+    """Tokenize each distinct text with a named tokenizer, or the server's own."""
     distinct = list(dict.fromkeys(texts))
     encoded: dict[str, list[int]] = {}
     for start in range(0, len(distinct), TOKENIZE_CHUNK):
@@ -290,7 +289,7 @@ async def token_ids(
 
 
 def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> list[Item]:
-    """Generations first, then log-likelihoods; task by task; each task's items in a seeded random order.
+    """Put generations before log-likelihoods, task by task, each task's items in a seeded random order.
 
     With stages, each holds the next equal share of every task's order.
     """
@@ -310,7 +309,7 @@ def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> l
 
 
 def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
-    """The position after the last item of each stage."""
+    """Return the position after the last item of each stage."""
     sizes = Counter(item.task for item in items).values()
     return [sum(size * (stage + 1) // n_stages for size in sizes) for stage in range(n_stages)]
 
@@ -318,7 +317,7 @@ def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
 async def with_requests(
     items: Sequence[Item], *, sampling: SamplingPlan, endpoint: Endpoint, named: Tokenize | None
 ) -> list[Item]:
-    """The items with their bodies."""
+    """Add their bodies to the items."""
     scored = [prompt for item in items if item.kind is RequestKind.LOGLIKELIHOOD for prompt in item.prompts]
     texts = (text for prompt in scored for text in loglikelihood_parts(prompt))
     encoded = await token_ids(texts, endpoint=endpoint, model=sampling.model, named=named)

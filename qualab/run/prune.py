@@ -22,26 +22,26 @@ _RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
 
 
 def find(store: Store, comparison_id: str, *, now: datetime) -> Comparison:
-    """By id or by an unambiguous beginning of one, as it stands now. Raises ComparisonNotFound."""
+    """Find one by its id or an unambiguous beginning of it, as it stands now. Raises ComparisonNotFound."""
     return _as_they_stand(store, [store.get(comparison_id)], now)[0]
 
 
-def find_all(store: Store, wanted: ComparisonFilter, *, now: datetime) -> list[Comparison]:
-    """Newest first, as they stand now."""
-    if wanted.status not in (_RUNNING, _INTERRUPTED):
-        return _as_they_stand(store, store.list(wanted), now)
-    stored = [one for status in (_RUNNING, _INTERRUPTED) for one in store.list(replace(wanted, status=status))]
-    standing = [one for one in _as_they_stand(store, stored, now) if one.status is wanted.status]
-    return sorted(standing, key=lambda one: one.created_at, reverse=True)[: wanted.limit]
+def find_all(store: Store, filter_: ComparisonFilter, *, now: datetime) -> list[Comparison]:
+    """List comparisons newest first, as they stand now."""
+    if filter_.status not in (_RUNNING, _INTERRUPTED):
+        return _as_they_stand(store, store.list(filter_), now)
+    stored = [row for status in (_RUNNING, _INTERRUPTED) for row in store.list(replace(filter_, status=status))]
+    standing = [row for row in _as_they_stand(store, stored, now) if row.status is filter_.status]
+    return sorted(standing, key=lambda row: row.created_at, reverse=True)[: filter_.limit]
 
 
 def runner_of(store: Store, comparison_id: str, *, now: datetime) -> Claim | None:
-    """Who runs a comparison now."""
+    """Tell who runs a comparison now."""
     return store.runners([comparison_id], now=now, stale_after_s=STALE_AFTER_S).get(comparison_id)
 
 
 def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) -> Comparison:
-    """A comparison that `runner` may resume. Raises ComparisonNotFound, and ComparisonBusy where another runs it."""
+    """Return a comparison that `runner` may resume. Raises ComparisonNotFound, ComparisonBusy where another runs it."""
     comparison = store.get(comparison_id)
     holder = runner_of(store, comparison.id, now=now)
     if holder and holder.runner != runner:
@@ -50,10 +50,10 @@ def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) 
 
 
 def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> list[Comparison]:
-    running = [one.id for one in stored if one.status is _RUNNING]
+    running = [row.id for row in stored if row.status is _RUNNING]
     alive = store.runners(running, now=now, stale_after_s=STALE_AFTER_S) if running else {}
     return [
-        replace(one, status=_INTERRUPTED) if one.status is _RUNNING and one.id not in alive else one for one in stored
+        replace(row, status=_INTERRUPTED) if row.status is _RUNNING and row.id not in alive else row for row in stored
     ]
 
 
@@ -67,17 +67,17 @@ KEPT: Mapping[type[QualabError], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What became of an old comparison."""
+    """An old comparison that was deleted, or kept."""
 
     summary: ComparisonSummary
     kept: str
-    """Why it stays; empty where it is deleted, or would be."""
+    """Why it stays; empty where it is (or would be) deleted."""
 
 
 def prune(
     store: Store, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
 ) -> Iterator[Pruned]:
-    """Deletes what was created before a time, newest first, telling each. A dry run only tells."""
+    """Delete what was created before a time, newest first, telling each. A dry run only tells."""
     older, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
     while True:
         page = store.page(older, cursor=cursor)
@@ -98,14 +98,14 @@ def prune(
 
 
 def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:
-    """What to type to go on."""
+    """Name the command that goes on."""
     flag = " --retry-failed" if retry_failed else ""
     return f"Everything answered so far is stored. Go on with: qualab resume {comparison_id}{flag}"
 
 
 @contextmanager
 def way_on(comparison_id: str) -> Iterator[None]:
-    """Whatever ends the work on a stored comparison says how to go on."""
+    """Add to any error how to go on with a stored comparison."""
     try:
         yield
     except QualabError as error:

@@ -1,4 +1,4 @@
-"""The main job: plan, preflight, ask, score, analyse. A killed run resumes and asks only what is missing."""
+"""Runs a comparison: plan, preflight, ask, score, analyse. A killed run resumes and asks only what is missing."""
 
 from __future__ import annotations
 
@@ -7,50 +7,27 @@ import importlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
-from qualab.errors import ComparisonBusy, EndpointMisconfigured, PairDiffers, RunStopped, UsageError
+from qualab.errors import ComparisonBusy, EndpointMisconfigured, PairDiffers, QualabError, RunStopped, UsageError
 from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import EngineSeen, Finding, PinsSeen, Preflight, engines_seen, pins_seen, tokens_seen
+from qualab.model.engine import EngineSeen, PinsSeen, Preflight, engines_seen, pins_seen, tokens_seen
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
-from qualab.model.plan import PinFound, Plan
+from qualab.model.plan import Plan
 from qualab.model.ports import Progress
+from qualab.model.reason import Reason
+from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
-from qualab.run.preflight import (
-    BASELINE,
-    CANDIDATE,
-    Before,
-    Checked,
-    Endpoints,
-    Keys,
-    check_arms,
-    inspect_arms,
-    open_arms,
-    stop_at,
-    trial_items,
-)
-from qualab.run.prepare import (
-    PairServices,
-    Run,
-    Services,
-    check_frozen,
-    check_unchanged,
-    in_random_order,
-    local_of,
-    make_plan,
-    refuse_imported,
-    task_options,
-    tasks_again,
-    with_requests,
-)
+from qualab.run.preflight import BASELINE, CANDIDATE, Checked, Endpoints, Keys
+from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
@@ -69,7 +46,7 @@ async def start(
     comparison_id: str = "",
     asked_at: datetime | None = None,
 ) -> Analysis:
-    """Runs a new comparison to its verdict; it gets an id unless one is given. `asked_at`: when, if not now.
+    """Run a new comparison to its verdict; `asked_at` says when it was asked for, if not now.
 
     Raises InvalidValue, PairDiffers, PlanChanged where it would not be the `frozen` plan, RunStopped, and what the
     endpoints and the store raise.
@@ -78,7 +55,12 @@ async def start(
         raise takes_turns()
     check_given(settings)
     async with _begun(
-        services, settings, ArmName, keys=keys, progress=progress, frozen=frozen, id_=comparison_id, asked_at=asked_at
+        *(services, settings, ArmName),
+        keys=keys,
+        progress=progress,
+        frozen=frozen,
+        id_=comparison_id,
+        asked_at=asked_at,
     ) as run:
         return await _to_the_end(run)
 
@@ -86,12 +68,12 @@ async def start(
 async def look_before(
     services: PairServices, settings: Settings, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> Preflight:
-    """Everything that `start` would check before its first item, and nothing stored. Raises as `start`."""
+    """Check everything that `start` would before its first item, and store nothing. Raises as `start`."""
     check_given(settings)
-    async with open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
-        prepared = await _prepared(services, settings, endpoints, progress, frozen)
-        findings = sorted(prepared.findings, key=lambda finding: not finding.stops)
-        return Preflight(engines=prepared.checked.engines, findings=tuple(findings), pins=prepared.pins)
+    async with preflight.open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
+        _, _, _, checked = await _prepared(services, settings, endpoints, progress, frozen)
+        findings = sorted(checked.findings, key=lambda finding: not finding.stops)
+        return Preflight(engines=checked.engines, findings=tuple(findings), pins=checked.pins)
 
 
 async def resume(
@@ -103,21 +85,18 @@ async def resume(
     local: Mapping[str, str] | None = None,
     retry_failed: bool = False,
 ) -> Analysis:
-    """Goes on with a stored comparison. `local` overrides where this machine finds things.
+    """Go on with a stored comparison. `local` overrides where this machine finds things.
 
     Raises ComparisonBusy, and as `start`.
     """
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    if refuse_imported(comparison, "resumed").plan.sequential:
-        raise takes_turns()
-    async with _reopened(services, comparison, ArmName, keys=keys, progress=progress, local=local) as run:
+    async with _reopened(services, comparison_id, ArmName, keys=keys, progress=progress, local=local) as run:
         if retry_failed:
             services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
         return await _to_the_end(run)
 
 
 def takes_turns() -> UsageError:
-    """Why a sequential comparison cannot be run on two servers that are simply there."""
+    """For a sequential comparison on two servers that are simply there."""
     return UsageError(
         "Arm by arm, one server has to be stopped and the other started in the middle of the comparison",
         hint="Give --managed PAIR, whose servers this command starts and stops itself",
@@ -130,17 +109,15 @@ def takes_turns() -> UsageError:
 async def begin(
     services: Services, settings: Settings, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> str:
-    """A new comparison's first turn, the baseline's, with its noise floor; returns the comparison's id.
-
-    Raises as `start`.
-    """
+    """Run a new comparison's first turn, the baseline's with its noise floor; returns its id. Raises as `start`."""
     async with _begun(services, settings, [BASELINE], keys=keys, progress=progress, frozen=frozen) as run:
-        await _ask_baseline(run)
+        await _ask_arms(run)
+        _set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
         return run.id
 
 
 def turns_left(services: Services, comparison_id: str, *, retry_failed: bool = False) -> tuple[ArmName, ...]:
-    """The arms whose turns a stored comparison still needs. With `retry_failed` failures are to be asked again.
+    """List the arms whose turns a stored comparison still needs. With `retry_failed` failures are asked again.
 
     Raises ComparisonNotFound, ComparisonBusy.
     """
@@ -167,29 +144,27 @@ async def take_turn(
     progress: Progress,
     local: Mapping[str, str] | None = None,
 ) -> Analysis | None:
-    """One arm's turn of a stored comparison; the candidate's is the last and ends with the analysis.
+    """Run one arm's turn of a stored comparison; the candidate's is the last and ends with the analysis.
 
     Raises as `begin`; a candidate that cannot be compared leaves the comparison stopped, to be resumed.
     """
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    async with _reopened(services, comparison, [arm], keys=keys, progress=progress, local=local) as run:
+    async with _reopened(services, comparison_id, [arm], keys=keys, progress=progress, local=local) as run:
         if arm is CANDIDATE:
             return await _to_the_end(run)
-        await _ask_baseline(run)
+        await _ask_arms(run)
+        _set_status(run, ComparisonStatus.INTERRUPTED)
         return None
-
-
-async def _ask_baseline(run: Run) -> None:
-    """Between the turns nobody runs the comparison: whatever happens to the candidate's server, it can be resumed."""
-    await _ask_arms(run)
-    _set_status(run, ComparisonStatus.INTERRUPTED)
 
 
 # what the above share, in the order in which it is done
 
 
-def _urls(settings: Settings, arms: Iterable[ArmName]) -> dict[ArmName, str]:
-    return {arm: settings.baseline if arm is BASELINE else settings.candidate for arm in arms}
+def _urls(source: Settings | Comparison, arms: Iterable[ArmName]) -> dict[ArmName, str]:
+    if isinstance(source, Comparison):
+        both = {BASELINE: source.baseline_url, CANDIDATE: source.candidate_url}
+    else:
+        both = {BASELINE: source.baseline, CANDIDATE: source.candidate}
+    return {arm: both[arm] for arm in arms}
 
 
 @asynccontextmanager
@@ -204,72 +179,52 @@ async def _begun(
     id_: str = "",
     asked_at: datetime | None = None,
 ) -> AsyncIterator[Run]:
-    """A new comparison, stored and claimed, of arms that can be compared."""
+    """Store and claim a new comparison of arms that can be compared."""
     urls = _urls(settings, arms)
     _check_endpoints(services, urls.values())
-    async with open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
-        prepared = await _prepared(services, settings, endpoints, progress, frozen)
-        stop_at(prepared.findings)
+    async with preflight.open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
+        tasks, plan, items, checked = await _prepared(services, settings, endpoints, progress, frozen)
+        preflight.stop_at(checked.findings)
         now = asked_at or services.clock.now()
         comparison = Comparison(
             id=id_ or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            plan=prepared.plan,
-            plan_hash=plan_hash(prepared.plan),
+            plan=plan,
+            plan_hash=plan_hash(plan),
             status=ComparisonStatus.PLANNED,
             label=settings.label,
             created_at=now,
-            started_at=None,
-            finished_at=None,
-            verdict=None,
-            stop_reason="",
-            duplicates=0,
             baseline_url=settings.baseline,
             candidate_url=settings.candidate,
-            local=local_of(settings),
+            local=prepare.local_of(settings),
         )
-        services.store.create(comparison, prepared.items)
-        run = Run(services, comparison, prepared.tasks, prepared.items, endpoints, keys, progress)
+        services.store.create(comparison, items)
+        run = Run(services, comparison, tasks, items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
-            _record(run, prepared.checked, prepared.pins)
+            _record(run, checked)
             yield run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """A new comparison before it is stored, and what was found of its arms."""
-
-    tasks: LoadedTasks
-    plan: Plan
-    items: list[Item]
-    checked: Checked
-    pins: tuple[PinFound, ...]
-
-    @property
-    def findings(self) -> list[Finding]:
-        return [*self.checked.findings, *pin_findings(self.plan.pins, self.pins)]
 
 
 async def _prepared(
     services: PairServices, settings: Settings, endpoints: Endpoints, progress: Progress, frozen: Plan | None
-) -> _Prepared:
-    """Loads tasks, makes the plan and its requests, and looks at the arms. Raises PlanChanged."""
-    tasks = await _load(services, lambda: services.harness.load(task_options(settings, frozen)), progress)
+) -> tuple[LoadedTasks, Plan, list[Item], Checked]:
+    """Load tasks, make the plan and its requests, and look at the arms. Raises PlanChanged."""
+    tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)), progress)
     if frozen:
-        check_unchanged(frozen, tasks)
-    local = local_of(settings)
+        prepare.check_unchanged(frozen, tasks)
+    local = prepare.local_of(settings)
     checkpoint_hash = frozen.pins.checkpoint_hash if frozen else ""
     if frozen is None and local["checkpoint"]:
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=progress.phase)
     assumptions = frozen.assumptions if frozen else None
-    plan = make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
     if frozen:
-        check_frozen(frozen, plan)
+        prepare.check_frozen(frozen, plan)
         plan = frozen
     is_pair = CANDIDATE in endpoints
     progress.phase(
         "Checking both endpoints" if is_pair else "Checking the baseline; the candidate is checked when its turn comes"
     )
-    infos = await inspect_arms(endpoints, model=settings.model)
+    infos = await preflight.inspect_arms(endpoints, model=settings.model)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
     if scores and named is None and not infos[BASELINE].tokenizes:
@@ -278,30 +233,40 @@ async def _prepared(
             hint="Name the model's tokenizer with --tokenizer DIR_OR_FILE (a tokenizer.json)",
         )
     seed, n_stages = settings.seed, settings.looks or 1
-    ordered = await in_thread(services, lambda: in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    items = await with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
-    checked = await check_arms(endpoints, plan, items, infos, Before())
+    ordered = await in_thread(services, lambda: prepare.in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
+    items = await prepare.with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
+    checked = await preflight.check_arms(endpoints, plan, items, infos, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=progress.phase)
-    return _Prepared(tasks=tasks, plan=plan, items=items, checked=checked, pins=pins)
+    findings = (*checked.findings, *pin_findings(plan.pins, pins))
+    return tasks, plan, items, replace(checked, findings=findings, pins=pins)
+
+
+async def _load(services: PairServices, load: Callable[[], LoadedTasks], progress: Progress) -> LoadedTasks:
+    progress.phase("Loading tasks")
+    importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
+    return await in_thread(services, load)
 
 
 @asynccontextmanager
 async def _reopened(
     services: Services,
-    comparison: Comparison,
+    comparison_id: str,
     arms: Iterable[ArmName],
     *,
     keys: Keys,
     progress: Progress,
     local: Mapping[str, str] | None,
 ) -> AsyncIterator[Run]:
-    """A stored comparison, claimed, whose arms that are served are what they were."""
+    """Claim a stored comparison whose arms that are served are what they were."""
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
+    urls = _urls(prepare.refuse_imported(comparison, "resumed"), arms)
+    if comparison.plan.sequential and len(urls) > 1:
+        raise takes_turns()
     here = {**comparison.local, **(local or {})}
-    tasks = await _load(services, lambda: tasks_again(services, comparison, here), progress)
+    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here), progress)
     items = list(services.store.items(comparison.id))
-    urls = {arm: comparison.baseline_url if arm is BASELINE else comparison.candidate_url for arm in arms}
     _check_endpoints(services, urls.values())
-    async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
+    async with preflight.open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             if len(endpoints) > 1:
@@ -314,40 +279,36 @@ async def _reopened(
             yield run
 
 
-async def _load(services: PairServices, load: Callable[[], LoadedTasks], progress: Progress) -> LoadedTasks:
-    progress.phase("Loading tasks")
-    importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
-    return await in_thread(services, load)
-
-
 async def _check_again(run: Run, here: Mapping[str, str]) -> None:
-    """Stores what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
+    """Store what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
     services, store, plan = run.services, run.services.store, run.plan
-    infos = await inspect_arms(run.endpoints, model=plan.sampling.model)
-    seen = store.observations(run.id)
-    earlier = pins_seen(seen)
+    infos = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model)
+    observations = store.observations(run.id)
+    earlier = pins_seen(observations)
     first = {arm: store.answers(run.id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
-    before = Before(
-        engines=engines_seen(seen),
-        tokens=tokens_seen(seen),
-        fingerprints={arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in first.items()},
+    before = preflight.Before(
+        engines=engines_seen(observations),
+        tokens=tokens_seen(observations),
+        fingerprints={arm: {answer.reply.system_fingerprint for answer in own} - {""} for arm, own in first.items()},
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
-    checked = await check_arms(run.endpoints, plan, run.items, infos, before)
-    pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=run.progress.phase)
-    known = (*(pin for pin in earlier if pin.arm not in run.endpoints), *pins)
+    checked = await preflight.check_arms(run.endpoints, plan, run.items, infos, before)
+    new_pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=run.progress.phase)
+    pins = tuple(
+        sorted((*(pin for pin in earlier if pin.arm not in run.endpoints), *new_pins), key=lambda pin: pin.arm)
+    )
     try:
-        stop_at([*checked.findings, *pin_findings(plan.pins, known, earlier)])
+        preflight.stop_at([*checked.findings, *pin_findings(plan.pins, pins, earlier)])
     except PairDiffers as stop:
         if plan.sequential:  # the candidate's turn has begun: lists show why it goes no further
-            _set_status(run, ComparisonStatus.STOPPED, stop.message)
+            _set_status(run, ComparisonStatus.STOPPED, stop)
         raise
-    _record(run, checked, tuple(sorted(known, key=lambda pin: pin.arm)))
+    _record(run, replace(checked, pins=pins))
 
 
 def _tried_answers(run: Run) -> dict[int, Reply]:
-    """The baseline's answers to what the candidate is tried with."""
-    positions = {item.position for item in trial_items(run.items)}
+    """Read the baseline's answers to what the candidate is tried with."""
+    positions = {item.position for item in preflight.trial_items(run.items)}
     return {
         answer.position: answer.reply
         for answer in run.services.store.answers(run.id, arm=BASELINE, positions=positions)
@@ -356,19 +317,18 @@ def _tried_answers(run: Run) -> dict[int, Reply]:
     }
 
 
-def _record(run: Run, checked: Checked, pins: tuple[PinFound, ...]) -> None:
-    """Stores what the arms are made of."""
+def _record(run: Run, checked: Checked) -> None:
     now, store = run.services.clock.now(), run.services.store
     for arm, engine in checked.engines.items():
         seen = EngineSeen(arm=arm, seen_at=now, engine=engine, tokens=checked.tokens.get(arm, ""))
         store.add_observation(run.id, seen)
-    store.add_observation(run.id, PinsSeen(seen_at=now, pins=pins))
+    store.add_observation(run.id, PinsSeen(seen_at=now, pins=checked.pins))
 
 
 @contextmanager
 def claimed(services: Services, comparison_id: str) -> Iterator[None]:
-    """Holds the right to run a comparison; a worker has it already, and keeps it. Raises ComparisonBusy."""
-    store, runner, stale_after_s = services.store, services.runner, services.pulse.stale_after_s
+    """Hold the right to run a comparison; a worker has it already, and keeps it. Raises ComparisonBusy."""
+    store, runner, stale_after_s = services.store, services.runner, services.heartbeat.stale_after_s
     is_new = store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
     try:
         yield
@@ -378,14 +338,14 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
 
 
 def _check_endpoints(services: Services, urls: Iterable[str]) -> None:
-    """Raises ComparisonBusy where another comparison that runs uses one of them."""
+    """Raise ComparisonBusy where another comparison that runs uses one of them."""
     services.store.check_endpoints(
-        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.pulse.stale_after_s
+        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.heartbeat.stale_after_s
     )
 
 
 async def _to_the_end(run: Run) -> Analysis:
-    """Asks what is missing, scores and analyses what is stored, and stores the result. Raises ScoringTimedOut."""
+    """Ask what is missing, score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     await _ask_arms(run)
     _set_status(run, ComparisonStatus.ANSWERED)
     run.progress.phase("Scoring and analysing")
@@ -402,42 +362,38 @@ async def _to_the_end(run: Run) -> Analysis:
 
 
 async def _ask_arms(run: Run) -> None:
-    """Asks what is missing of the arms, and of the noise floor where the baseline is one of them; after the
-    candidate's last answer, for tokens of texts that differ.
+    """Ask what is missing of the arms that are served, then of the noise floor, then tokens of texts that differ.
 
     The status says how that ended. Raises as `ask_all`.
     """
+    store, floor, sampling = run.services.store, run.plan.noise_floor, run.plan.sampling
     _set_status(run, ComparisonStatus.RUNNING)
     try:
-        _tell_progress(run)
+        totals, answered = dict.fromkeys(ArmName, n_requests(run.items, sampling)), store.answered(run.id)
+        done = {name: sum(key[0] is name for key in answered) for name in ArmName}
+        for number in range(1, floor.runs + 1) if floor else ():
+            totals[BASELINE] += n_requests(generations(run.items), sampling)
+            done[BASELINE] += len(store.answered(run.id, run=number))
+        run.progress.started(run.comparison, totals=totals, done=done)
         await ask_all(run)
         if BASELINE in run.endpoints:
             await ask_noise(run)
         if CANDIDATE in run.endpoints:
             await count_tokens(run)
     except RunStopped as stop:
-        _set_status(run, ComparisonStatus.STOPPED, stop.message)
-        raise RunStopped(stop.message, hint=resume_hint(run.id, retry_failed=True)) from stop
+        _set_status(run, ComparisonStatus.STOPPED, stop)
+        stop.hint = resume_hint(run.id, retry_failed=True)
+        raise
     except asyncio.CancelledError:
         with suppress(ComparisonBusy):  # another runner has taken over meanwhile: then the status is that runner's
-            run.services.store.heartbeat(run.id, runner=run.services.runner, now=run.services.clock.now())
+            store.heartbeat(run.id, runner=run.services.runner, now=run.services.clock.now())
             _set_status(run, ComparisonStatus.INTERRUPTED)
         raise
     finally:
         run.progress.finished()
 
 
-def _tell_progress(run: Run) -> None:
-    """Starts the progress of a run with everything that it may ask."""
-    store, floor, sampling = run.services.store, run.plan.noise_floor, run.plan.sampling
-    totals = dict.fromkeys(ArmName, n_requests(run.items, sampling))
-    answered = store.answered(run.id)
-    done = {name: sum(key[0] is name for key in answered) for name in ArmName}
-    for number in range(1, floor.runs + 1) if floor else ():
-        totals[BASELINE] += n_requests(generations(run.items), sampling)
-        done[BASELINE] += len(store.answered(run.id, run=number))
-    run.progress.started(run.comparison, totals=totals, done=done)
-
-
-def _set_status(run: Run, status: ComparisonStatus, stop_reason: str = "") -> None:
-    run.services.store.set_status(run.id, status, now=run.services.clock.now(), stop_reason=stop_reason)
+def _set_status(run: Run, status: ComparisonStatus, stop: QualabError | None = None) -> None:
+    reason = stop.details["reason"] if stop else None
+    assert reason is None or isinstance(reason, Reason)
+    run.services.store.set_status(run.id, status, now=run.services.clock.now(), stop_reason=reason)

@@ -1,4 +1,4 @@
-"""What keeps a result from being signed off, whoever asks: one list of conditions."""
+"""Signs a result off, or says what keeps it from that: one list of conditions for everybody."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
-    """Why this analysis may not stand for a release; empty where it may.
-
-    A noise floor that was not measured is no obstacle: it is a note of the analysis.
-    """
+    """List why this analysis may not stand for a release; empty where it may."""
     return tuple(_obstacles(analysis, comparison))
 
 
@@ -70,7 +67,7 @@ def sign_off(
     at: datetime,
     details: Mapping[str, str] | None = None,
 ) -> SignOff:
-    """Accepts the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
+    """Accept the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
 
     Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
     `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
@@ -116,20 +113,18 @@ def sign_off(
         obstacles=obstacles,
         signed_at=at,
     )
-    said = {**(details or {}), **details_of(signed)}
-    entry = AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=said)
-    store.sign_off(signed, entry=entry)
+    details = {**(details or {}), **details_of(signed)}
+    store.sign_off(signed, entry=AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=details))
     return signed
 
 
 def details_of(signed: SignOff) -> dict[str, str]:
-    """What stands in the record of changes, so that a sign-off which is altered or taken away is found."""
-    said = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
-    return said | {"sha256": sha256(canonical_json(signed))}
+    """Return what the record of changes holds, so that an altered or removed sign-off is found."""
+    names = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
+    return names | {"sha256": sha256(canonical_json(signed))}
 
 
 def newest_seal(store: Store, comparison: Comparison, *, plan_hash: str | None = None) -> str:
-    """Of the newest analysis under the comparison's own plan, or another; empty where there is none."""
+    """Return the seal of the newest analysis under the comparison's own plan, or another; empty without one."""
     plan_hash = plan_hash or comparison.plan_hash
-    seals = (one.seal for one in reversed(store.seals(comparison.id)) if one.plan_hash == plan_hash)
-    return next(seals, "")
+    return next((entry.seal for entry in reversed(store.seals(comparison.id)) if entry.plan_hash == plan_hash), "")

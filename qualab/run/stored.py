@@ -1,4 +1,4 @@
-"""What is made of a stored comparison: another analysis, new scores, lm-eval's files. No endpoint is asked anything."""
+"""Analyses and scores a stored comparison again, and writes lm-eval's files of it. No endpoint is asked anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.imported import ImportedTasks, ScoresAlone
-from qualab.analysis.scoring import Answered, answered_items, raw_value, scores_of, summary_of
+from qualab.analysis.scoring import answered_items, raw_value, scores_of, summary_of
 from qualab.errors import InfrastructureError, InvalidValue, PlanChanged, UsageError
 from qualab.model.canonical import canonical_json, plain, plan_hash
 from qualab.model.comparison import Analysis, Comparison
@@ -24,7 +24,7 @@ from qualab.model.reason import Reason
 from qualab.run.prepare import Services, check_rule_names, refuse_imported, tasks_again
 
 ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
-"""What another plan has to share with the comparison's own: what was asked of what."""
+"""Parts that another plan has to share with the comparison's own: they say what was asked of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Reanalysis:
     analysis: Analysis
     is_own_plan: bool
     is_as_stored: bool
-    """Byte for byte what is stored under the same plan; so it is where it has just been stored."""
+    """Byte for byte what is stored under the same plan, also where it has just been stored."""
 
 
 def compare_again(
     services: Services, comparison_id: str, *, other: Plan | None = None, local: Mapping[str, str] | None = None
 ) -> Reanalysis:
-    """Analyses the stored scores under the comparison's own plan, or under `other`.
+    """Analyse the stored scores under the comparison's own plan, or under `other`.
 
     Under another plan the analysis is marked as made after the data, INVALID as a whole, and stored beside the original
     one. Raises ComparisonNotFound, InvalidValue where nothing is analysed yet, PlanChanged for a plan of other items.
@@ -77,20 +77,19 @@ def _analysed(services: Services, comparison_id: str) -> tuple[Comparison, Analy
 
 
 def tasks_of(services: Services, comparison: Comparison, local: Mapping[str, str] | None) -> ScoredTasks:
-    """The tasks that a comparison's scores are added up with. Raises PlanChanged."""
+    """Load the tasks that add up a comparison's scores. Raises PlanChanged."""
     plan = comparison.plan
     return ImportedTasks(plan) if plan.imported else tasks_again(services, comparison, local)
 
 
 def with_rule(plan: Plan, changes: Mapping[str, object]) -> Plan:
-    """The plan with parts of its rule changed. Raises InvalidValue for names that it does not have."""
+    """Change parts of a plan's rule. Raises InvalidValue for names that the plan does not have."""
     changed = replace(plan, rule=replace(plan.rule, **changes))  # type: ignore[arg-type]  # the caller's names are the rule's
     check_rule_names(changed)
     return changed
 
 
 def _under(comparison: Comparison, other: Plan) -> Comparison:
-    """The comparison as if it had the other plan. Raises PlanChanged."""
     differing = [name for name in ASKED if getattr(other, name) != getattr(comparison.plan, name)]
     if differing:
         raise PlanChanged(
@@ -106,7 +105,7 @@ def _under(comparison: Comparison, other: Plan) -> Comparison:
 
 
 def _marked(analysis: Analysis, why: Reason) -> Analysis:
-    """An analysis that stands beside the original one: INVALID as a whole, its rows as they are."""
+    # it stands beside the original one, its rows as they are
     return replace(analysis, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons))
 
 
@@ -118,7 +117,6 @@ def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[Reason]:
 
 
 def _value(value: object) -> object:
-    """As a reason holds it: a number, a text, or the parts of a mapping as text."""
     return value if isinstance(value, bool | int | float | None) else _text(value)
 
 
@@ -130,14 +128,14 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-Place = tuple[ArmName, int, int, str]
+ScoreKey = tuple[ArmName, int, int, str]
 """Arm, position, repeat and metric."""
-Scores = Mapping[Place, Score]
+Scores = Mapping[ScoreKey, Score]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedScore:
-    """One score that is another now. None where there is none."""
+    """One score that has changed; None where there is none."""
 
     item: str
     arm: ArmName
@@ -152,7 +150,6 @@ class MetricChange:
     """One metric of one task."""
 
     metric: str
-    """Its id."""
     n_scores: int
     """Of both arms, stored or new."""
     n_changed: int
@@ -163,11 +160,11 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """What scoring again came to."""
+    """Result of scoring again."""
 
     comparison: Comparison
     tasks_changed: tuple[Reason, ...]
-    """Tasks whose configuration, version or data are not those of the plan, each with what differs."""
+    """Tasks that are not those of the plan, each with what differs."""
     metrics: tuple[MetricChange, ...]
     scores: tuple[ChangedScore, ...]
     """In order of arm, item and metric."""
@@ -179,7 +176,7 @@ class Rescored:
 def rescore(
     services: Services, comparison_id: str, *, local: Mapping[str, str] | None = None, store: bool = False
 ) -> Rescored:
-    """Scores every stored answer with the installed tasks, and says what changed; nothing stored is replaced.
+    """Score every stored answer with the installed tasks, and compare; nothing stored is replaced.
 
     With `store` the new analysis is kept beside the others, as one whose plan was made after the data. Raises
     UnknownTask and DatasetUnavailable where the tasks are not here.
@@ -188,11 +185,11 @@ def rescore(
     own = comparison.plan
     tasks = tasks_again(services, comparison, local, may_differ=True)
     items = list(services.store.items(comparison.id))
-    before = {place_of(score): score for score in services.store.scores(comparison.id)}
+    before = {key_of(score): score for score in services.store.scores(comparison.id)}
     # of an imported comparison only what it compares is scored
-    compared = {place[:3] for place in before} if own.imported else None
+    compared = {key[:3] for key in before} if own.imported else None
     now = {
-        place_of(score): score
+        key_of(score): score
         for arm in ArmName
         for score in scores_of(services.store.answers(comparison.id, arm=arm), tasks, items)
         if compared is None or (score.arm, score.position, score.repeat) in compared
@@ -203,7 +200,7 @@ def rescore(
         specs = tuple(installed.get(task.name, task) for task in own.tasks)
         plan = replace(own, tasks=specs, harness_version=tasks.harness_version)
     judged = replace(comparison, plan=plan, plan_hash=plan_hash(plan))
-    scores = ScoresAlone([now[place] for place in sorted(now)], services.store)
+    scores = ScoresAlone([now[key] for key in sorted(now)], services.store)
     analysis = analyse(scores, judged, tasks, items, summary_of(services.store, comparison.id, items))
     differing = tuple(_tasks_changed(own, plan))
     if plan != own:
@@ -220,8 +217,8 @@ def rescore(
     )
 
 
-def place_of(score: Score) -> Place:
-    """What tells a score from the others of its comparison."""
+def key_of(score: Score) -> ScoreKey:
+    """Tell a score from the others of its comparison."""
     return score.arm, score.position, score.repeat, score.metric
 
 
@@ -248,32 +245,26 @@ def _metric_changes(
     before: Scores, now: Scores, items: Sequence[Item], stored: Analysis, analysis: Analysis
 ) -> Iterator[MetricChange]:
     totals: dict[str, list[int]] = {}
-    for place in before.keys() | now.keys():
-        count = totals.setdefault(f"{items[place[1]].task}/{place[3]}", [0, 0])
+    for key in before.keys() | now.keys():
+        count = totals.setdefault(f"{items[key[1]].task}/{key[3]}", [0, 0])
         count[0] += 1
-        count[1] += _raw(before.get(place)) != _raw(now.get(place))
-    old, new = ({row.id: row.verdict for row in one.metrics} for one in (stored, analysis))
+        count[1] += _raw(before.get(key)) != _raw(now.get(key))
+    old, new = ({row.id: row.verdict for row in part.metrics} for part in (stored, analysis))
     for name in dict.fromkeys((*new, *old, *sorted(totals))):
         n_scores, n_changed = totals.get(name, (0, 0))
-        yield MetricChange(
-            metric=name,
-            n_scores=n_scores,
-            n_changed=n_changed,
-            verdict_before=old.get(name),
-            verdict_now=new.get(name),
-        )
+        verdicts = {"verdict_before": old.get(name), "verdict_now": new.get(name)}
+        yield MetricChange(metric=name, n_scores=n_scores, n_changed=n_changed, **verdicts)
 
 
 def _changed(before: Scores, now: Scores, items: Sequence[Item]) -> Iterator[ChangedScore]:
-    for place in sorted(before.keys() | now.keys()):
-        old, new = _raw(before.get(place)), _raw(now.get(place))
+    for key in sorted(before.keys() | now.keys()):
+        old, new = _raw(before.get(key)), _raw(now.get(key))
         if old != new:
-            arm, position, repeat, metric = place
+            arm, position, repeat, metric = key
             yield ChangedScore(item=items[position].id, arm=arm, repeat=repeat, metric=metric, before=old, now=new)
 
 
 def _raw(score: Score | None) -> Any:
-    """A score as the harness gave it; lists and pairs are equal whatever they are kept in."""
     return None if score is None else raw_value(score)
 
 
@@ -284,7 +275,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 def export(
     services: Services, comparison_id: str, folder: Path, *, local: Mapping[str, str] | None = None
 ) -> Iterator[Path]:
-    """Writes one folder an arm (and repeat), each an lm-eval run; yields the files' paths.
+    """Write one folder an arm (and repeat), each an lm-eval run; yields the files' paths.
 
     Raises InvalidValue for an arm without answers, UsageError for a file that cannot be written, InfrastructureError
     where there is no room for it.
@@ -300,23 +291,18 @@ def export(
             raise InvalidValue(f"The {arm} of {comparison.id} has no answers to export")
         for repeat in range(plan.sampling.repeats):
             name = arm.value if repeat == 0 else f"{arm}-repeat-{repeat}"
-            entries = _by_task(plan, answered, repeat)
+            entries: dict[str, list[tuple[Item, tuple[Reply, ...]]]] = {task.name: [] for task in plan.tasks}
+            for _, item, own_repeat, replies in sorted(answered, key=lambda row: row[1].doc_id):  # as lm-eval logs them
+                if own_repeat == repeat:
+                    entries[item.task].append((item, replies))
+            entries = {task: rows for task, rows in entries.items() if rows}
             results = {**tasks.results(entries), **_settings(comparison, arm, repeat)}
             samples = ((task, tasks.samples(task, rows)) for task, rows in entries.items())
             yield from _write_files(folder / name, date_id=date_id, results=results, samples=samples)
 
 
-def _by_task(plan: Plan, answered: list[Answered], repeat: int) -> dict[str, list[tuple[Item, tuple[Reply, ...]]]]:
-    """Entries of one repeat, by task in the plan's order and by document, as lm-eval logs them."""
-    entries: dict[str, list[tuple[Item, tuple[Reply, ...]]]] = {task.name: [] for task in plan.tasks}
-    for _, item, own_repeat, replies in answered:
-        if own_repeat == repeat:
-            entries[item.task].append((item, replies))
-    return {task: sorted(rows, key=lambda row: row[0].doc_id) for task, rows in entries.items() if rows}
-
-
 def _settings(comparison: Comparison, arm: ArmName, repeat: int) -> JsonObject:
-    """What lm-eval records of a run's settings, in its names; and which comparison this was."""
+    """Name the run's settings as lm-eval does, and which comparison this was."""
     plan, sampling = comparison.plan, comparison.plan.sampling
     url = comparison.baseline_url if arm is ArmName.BASELINE else comparison.candidate_url
     model = "local-chat-completions" if sampling.api is Api.CHAT else "local-completions"

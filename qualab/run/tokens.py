@@ -1,8 +1,7 @@
-"""After a run: at which token texts that differ begin to.
+"""Finds the first differing token of texts that differ, after a run.
 
-Answers are stored as texts, so their texts are tokenized again; that may give other tokens than were generated. It is
-done when no counter of the engines is read any more, and it is bounded: some pairs of each task, a few requests at
-once, no second attempt, a time after which it ends. Whatever the tokenizer does, the run goes on to its analysis.
+Stored texts are tokenized again, which may give other tokens than were generated. Nothing reads the engines' counters
+any more by then, and it is bounded in pairs, requests at once and time. Whatever the tokenizer does, the run goes on.
 """
 
 from __future__ import annotations
@@ -28,20 +27,17 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 MOST_PAIRS = 200
-"""Pairs of a task that are tokenized, of the arms and of the noise floor each."""
+"""A task's, of the arms and of the noise floor each."""
 CHUNK = 50
-"""Pairs that are tokenized before it is noted how far it is."""
 CONCURRENCY = 8
 """At most, and not above the plan's."""
-TIMEOUT_S = 10.0
-"""For one text."""
-LIMIT_S = 30.0
-"""For all."""
+TIMEOUT_S, LIMIT_S = 10.0, 30.0
+"""For one text, and for all."""
 
 Place = tuple[PairKind, int, int]
 """Whose answers, the item's position and the repeat."""
 Places = dict[Place, int | None]
-"""The first token that is another; None where none is."""
+"""The first differing token; None where none differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +50,7 @@ class Pair:
 
 
 async def count_tokens(run: Run) -> None:
-    """Tokenizes texts that differ, and stores where; nothing where that is stored already, or where nothing generates.
+    """Tokenize texts that differ, and store where they begin to, unless that is stored already.
 
     Raises what the store raises, and nothing of what the tokenizer does.
     """
@@ -80,7 +76,7 @@ async def count_tokens(run: Run) -> None:
 
 
 def differing_pairs(store: Store, comparison: Comparison, items: Sequence[Item]) -> list[Pair]:
-    """Generated texts that differ between the arms, and between the baseline and the noise floor's first run.
+    """Find texts that differ between the arms, and between the baseline and the noise floor's first run.
 
     With a noise floor both are of the answers that all three have. `items` by position.
     """
@@ -98,10 +94,9 @@ def differing_pairs(store: Store, comparison: Comparison, items: Sequence[Item])
 
 
 def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
-    """The pairs that are tokenized, tasks taking turns.
+    """Choose the pairs that are tokenized, tasks taking turns.
 
-    Where a task has more than `MOST_PAIRS`, those with the smallest hashes of seed and place: a random part, the same
-    in a resumed run, and the same items of arms and noise floor.
+    The smallest hashes of seed and place are a random part, the same in a resumed run and for the noise floor.
     """
 
     def rank(pair: Pair) -> str:
@@ -116,7 +111,6 @@ def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
 
 
 async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLack | None]:
-    """What is known of these pairs in time, and why no more is."""
     run.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
     services, name = run.services, run.comparison.local.get("tokenizer", "")
     arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
@@ -142,10 +136,9 @@ async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLa
 
 
 def _tasks(comparison: Comparison, pairs: Sequence[Pair], places: Mapping[Place, int | None]) -> Iterator[FirstTokens]:
-    """Each task that generates, in the plan's order."""
     for task in comparison.plan.tasks:
         for kind in (PairKind.ARMS, PairKind.NOISE) if comparison.plan.noise_floor else (PairKind.ARMS,):
             own = [pair.place for pair in pairs if pair.task == task.name and pair.place[0] is kind]
-            found = tuple((*place[1:], places[place]) for place in own if place in places)
+            known = tuple((*place[1:], places[place]) for place in own if place in places)
             if task.kind is RequestKind.GENERATION:
-                yield FirstTokens(task=task.name, pairs=kind, n_differ=len(own), places=found)
+                yield FirstTokens(task=task.name, pairs=kind, n_differ=len(own), places=known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -13,45 +13,45 @@ from qualab.analysis.scoring import scores_of, summary_of
 from qualab.errors import HarnessError, QualabError, ScoringTimedOut, StoreDamaged
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison, SealedAnalysis, SignOff, seal_of
-from qualab.model.items import Item, Outcome, OutcomeFilter
+from qualab.model.items import Outcome, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.ports import ScoredTasks
 from qualab.model.registry import AuditEntry
 from qualab.model.wording import storable_text
 from qualab.run.prepare import Services
 from qualab.run.prune import check_free
-from qualab.run.sign import ACTION, details_of
-from qualab.run.stored import place_of, tasks_of
+from qualab.run.sign import ACTION, details_of, newest_seal
+from qualab.run.stored import key_of, tasks_of
 
 MOST_SHOWN = 3
 PAGE = 5_000
 UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What comes of rows that qualab did not write so."""
+"""Errors of reading rows that qualab did not write so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """One check of what is stored."""
 
     name: str
     is_ok: bool | None
-    """None where it could not be looked at."""
+    """None where it could not be checked."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All that was looked at."""
+    """All checks of a comparison."""
 
     comparison_id: str
     checks: tuple[Check, ...]
     seal: str
-    """Of the newest analysis under the comparison's own plan: compare it with one that was written down elsewhere."""
+    """The newest analysis's, under the comparison's own plan: compare it with one written down elsewhere."""
     is_altered: bool
 
 
 def verify(services: Services, comparison_id: str, *, local: Mapping[str, str] | None = None) -> Verification:
-    """Checks everything that is stored of a comparison. Nothing is asked, nothing stored.
+    """Check everything that is stored of a comparison. Nothing is asked, nothing stored.
 
     Raises ComparisonNotFound; ComparisonBusy while it is being run: what it was analysed from changes.
     """
@@ -59,10 +59,8 @@ def verify(services: Services, comparison_id: str, *, local: Mapping[str, str] |
     try:
         comparison = check_free(services.store, comparison_id, runner="", now=services.clock.now())
         comparison_id = comparison.id
-        seals = [one for one in services.store.seals(comparison_id) if one.plan_hash == comparison.plan_hash]
-        seal = seals[-1].seal if seals else ""
-        items = list(services.store.items(comparison_id))
-        checks = tuple(_Verifier(services, comparison, items, local).checks())
+        seal = newest_seal(services.store, comparison)
+        checks = tuple(_Verifier(services, comparison, local).checks())
     except StoreDamaged as error:
         checks = (Check(name="rows", is_ok=False, detail=error.message),)
     is_altered = any(check.is_ok is False for check in checks)
@@ -78,7 +76,6 @@ def _unseen(name: str, why: str) -> Check:
 
 
 def _readable(name: str, look: Callable[[], Check]) -> Check:
-    """What cannot even be read was not stored so; what cannot be scored again in time is no alteration."""
     try:
         return look()
     except ScoringTimedOut as error:
@@ -88,17 +85,11 @@ def _readable(name: str, look: Callable[[], Check]) -> Check:
 
 
 class _Verifier:
-    def __init__(
-        self,
-        services: Services,
-        comparison: Comparison,
-        items: Sequence[Item],
-        local: Mapping[str, str] | None,
-    ) -> None:
-        self.services, self.store = services, services.store
+    def __init__(self, services: Services, comparison: Comparison, local: Mapping[str, str] | None) -> None:
+        self.services, self.store, self.local = services, services.store, local
         self.comparison, self.id, self.plan = comparison, comparison.id, comparison.plan
-        self.items, self.local = items, local
         self.seals = self.store.seals(self.id)
+        self.items = list(self.store.items(self.id))
 
     def checks(self) -> Iterator[Check]:
         # the plan as it is stored, not as it is read
@@ -119,15 +110,14 @@ class _Verifier:
         if not self.seals:
             return _unseen("seals", "nothing is analysed yet")
         previous, n_broken = self.comparison.plan_hash, 0
-        for one in self.seals:
-            n_broken += one.previous != previous or one.seal != seal_of(one.body, previous=previous)
-            previous = one.seal
+        for entry in self.seals:
+            n_broken += entry.previous != previous or entry.seal != seal_of(entry.body, previous=previous)
+            previous = entry.seal
         n = len(self.seals)
         right = "1 analysis, sealed" if n == 1 else f"{n} analyses, each sealed with the one before it"
         return _check("seals", not n_broken, right, f"the seals of {n_broken} of {n} analyses do not match")
 
     def _requests(self) -> Check:
-        """Every answer belongs to the request that its item says was sent."""
         if self.plan.imported:
             return _unseen("requests", "logs do not tell what was sent")
         hashes: dict[tuple[int, int, int], bytes] = {}
@@ -137,7 +127,7 @@ class _Verifier:
                 key, n = (answer.position, answer.choice, answer.repeat), n + 1
                 if key not in hashes:
                     requests = self.items[answer.position].requests
-                    request = next(one for one in requests if one.choice == answer.choice)
+                    request = next(body for body in requests if body.choice == answer.choice)
                     seed = self.plan.sampling.seed + answer.repeat
                     hashes[key] = body_hash(encode_body(request.payload, seed=seed))
                 wrong += hashes[key] != answer.request_hash
@@ -145,7 +135,6 @@ class _Verifier:
         return _check("requests", not wrong, right, f"{wrong:,} of {n:,} differ")
 
     def _row(self, analysis: Analysis | None) -> Check:
-        """What lists and polls show of a comparison is what its plan and its newest analysis say."""
         shown, plan = self.store.summary(self.id), self.plan
         meant = {
             "verdict": (shown.verdict, analysis.verdict if analysis else None),
@@ -166,7 +155,6 @@ class _Verifier:
         return _check("answers", data_hash == analysis.data_hash, f"their hash is {data_hash[:12]}", altered)
 
     def _again(self, analysis: Analysis) -> Iterator[Check]:
-        """Scores and analysis, made again with the installed harness."""
         try:
             tasks = tasks_of(self.services, self.comparison, self.local)
         except QualabError as error:
@@ -179,11 +167,11 @@ class _Verifier:
         yield _readable("analysis", lambda: self._analysis(analysis, tasks))
 
     def _scores(self, tasks: ScoredTasks) -> Check:
-        stored = {place_of(score): score for score in self.store.scores(self.id)}
+        stored = {key_of(score): score for score in self.store.scores(self.id)}
         n, wrong = len(stored), 0
         for arm in ArmName:
             for score in scores_of(self.store.answers(self.id, arm=arm), tasks, self.items):
-                wrong += stored.pop(place_of(score), None) != score
+                wrong += stored.pop(key_of(score), None) != score
         wrong += len(stored)
         return _check("scores", not wrong, f"{n:,}, scored again", f"{wrong:,} of {n:,} are not what the answers score")
 
@@ -198,7 +186,6 @@ class _Verifier:
         return _check("analysis", is_ok, "made again, byte for byte", "another one comes of what is stored")
 
     def _outcomes(self) -> Check:
-        """What became of each item is what its answers and scores say."""
         if not self.store.has_outcomes(self.id):
             return _unseen("outcomes", "made when they are first asked for")
         pairs = list(zip_longest(self._stored_outcomes(), outcomes_of(self.store, self.comparison, self.items)))
@@ -213,29 +200,27 @@ class _Verifier:
             yield from page.entries
 
     def _signoffs(self) -> Check:
-        """Each stands as it does in the record of changes, of a verdict that is sealed here."""
         signed = self.store.signoffs(self.id)
         recorded = self.store.recorded(self.id, ACTION)
         if not signed and not recorded:
             return _unseen("sign-off", "none")
-        sealed = {one.seal: one for one in self.seals if one.plan_hash == self.comparison.plan_hash}
+        sealed = {own.seal: own for own in self.seals if own.plan_hash == self.comparison.plan_hash}
         wrong = [
-            one.signed_by if one else entry.details.get("as", "") if entry else ""
-            for one, entry in zip_longest(signed, recorded)
-            if not _is_as_made(one, entry, sealed)
+            signoff.signed_by if signoff else entry.details.get("as", "") if entry else ""
+            for signoff, entry in zip_longest(signed, recorded)
+            if not _is_as_made(signoff, entry, sealed)
         ]
         newest = f"by {signed[-1].signed_by}, of seal {signed[-1].analysis_hash[:12]}" if signed else ""
         named = ", ".join(wrong[:MOST_SHOWN])
-        return _check(
-            "sign-off", not wrong, newest, f"that of {named} is not what was recorded, or not of what is here"
-        )
+        altered = f"that of {named} does not match the record of changes, or belongs to another analysis"
+        return _check("sign-off", not wrong, newest, altered)
 
 
-def _is_as_made(one: SignOff | None, entry: AuditEntry | None, sealed: Mapping[str, SealedAnalysis]) -> bool:
-    if one is None or entry is None or one.analysis_hash not in sealed:
+def _is_as_made(signoff: SignOff | None, entry: AuditEntry | None, sealed: Mapping[str, SealedAnalysis]) -> bool:
+    if signoff is None or entry is None or signoff.analysis_hash not in sealed:
         return False
-    analysis = sealed[one.analysis_hash]
-    is_of_analysis = one.plan_hash == analysis.plan_hash and one.verdict == json.loads(analysis.body)["verdict"]
-    meant = {name: storable_text(text) for name, text in details_of(one).items()}
-    said = {name: storable_text(entry.details.get(name, "")) for name in meant}
-    return is_of_analysis and meant == said and one.signed_at == entry.at
+    analysis = sealed[signoff.analysis_hash]
+    is_of_analysis = (signoff.plan_hash, signoff.verdict) == (analysis.plan_hash, json.loads(analysis.body)["verdict"])
+    expected = {name: storable_text(text) for name, text in details_of(signoff).items()}
+    recorded = {name: storable_text(entry.details.get(name, "")) for name in expected}
+    return is_of_analysis and expected == recorded and signoff.signed_at == entry.at

@@ -67,7 +67,7 @@ class Context:
 
     def workers(self) -> int:
         services = self.services
-        return len(self.store.workers(now=services.clock.now(), stale_after_s=services.pulse.stale_after_s))
+        return len(self.store.workers(now=services.clock.now(), stale_after_s=services.heartbeat.stale_after_s))
 
     def read_document(self, body: JsonObject, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> ComparisonRequest:
         """Read an experiment's settings, or a plan file's content with the places beside it.
@@ -137,7 +137,7 @@ def context_of(services: Services, settings: ServiceSettings) -> Context:
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Context(
-        services=replace(services, open_endpoint=allowed_opening(allowed), pulse=settings.pulse),
+        services=replace(services, open_endpoint=allowed_opening(allowed), heartbeat=settings.heartbeat),
         settings=settings,
         allowed=allowed,
         secrets=secrets,

@@ -20,6 +20,7 @@ from qualab.model.canonical import body_hash, canonical_json, encode_body, sha25
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary, Page
 from qualab.service.context import Context
 
@@ -54,7 +55,7 @@ class Progress:
     eta_s: float | None
     """Seconds to the last answer at that rate; None where unknown."""
     verdict: Verdict | None
-    stop_reason: str
+    stop_reason: Reason | None
     has_ended: bool
 
     @property

@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qualab.errors import InvalidValue
-from qualab.model.registry import Pulse
+from qualab.model.registry import Heartbeat
 from qualab.settings import Names, Paths
 
 PREFIX = "QUALAB_SERVE_"
@@ -77,8 +77,8 @@ class ServiceSettings(BaseSettings):
         return self.host in LOOPBACK_HOSTS
 
     @property
-    def pulse(self) -> Pulse:
-        return Pulse(every_s=self.beat_s, stale_after_s=self.stale_after_s)
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(every_s=self.beat_s, stale_after_s=self.stale_after_s)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class Notice:
     message: str
     hint: str
     language: Language
-    """Of message and hint."""
+    """The message's; a hint is English."""
 
 
 class Wording(Words):

@@ -200,7 +200,7 @@ class Worker:
             self._ended.wait(self._context.settings.queue_poll_s)
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._services.pulse.every_s / 2):
+        while not self._ended.wait(self._services.heartbeat.every_s / 2):
             try:
                 self._beat()
                 self.check()
@@ -225,7 +225,7 @@ class Worker:
 
     def _patience_s(self) -> float:
         """After the database was away, every worker gets the time to send a heartbeat before it is given up."""
-        stale_after_s, since_s = self._services.pulse.stale_after_s, self._heard_since_s
+        stale_after_s, since_s = self._services.heartbeat.stale_after_s, self._heard_since_s
         is_heard = since_s is not None and self._services.clock.monotonic_s() - since_s >= stale_after_s
         return stale_after_s if is_heard else FOREVER_S
 

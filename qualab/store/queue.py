@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, Select, Update, case, delete, func, inse
 from qualab.errors import ComparisonBusy, KeyReused, StoreError, VersionConflict, WorkersLost
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
+from qualab.model.reason import Reason
 from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found
 from qualab.store.engine import Sessions, key_of
 from qualab.store.rows import add_entry, insert_new
@@ -131,7 +132,7 @@ class Queue(Sessions):
 
         Raises ComparisonNotFound, VersionConflict.
         """
-        again = _change(status=_QUEUED, verdict=None, finished_at=None, stop_reason="", error={}, takeovers=0)
+        again = _change(status=_QUEUED, verdict=None, finished_at=None, stop_reason=None, error={}, takeovers=0)
         with self._changing(comparison_id, entry, version) as (connection, key):
             connection.execute(again.where(_C.key == key))
             if drop_failures_from is not None:
@@ -153,7 +154,7 @@ class Queue(Sessions):
             row = _next(connection, runner, now, stale_after_s)
             if row is None:
                 return None
-            values: dict[str, Any] = {"status": _RUNNING, "error": {}, "stop_reason": ""}
+            values: dict[str, Any] = {"status": _RUNNING, "error": {}, "stop_reason": None}
             values |= {"runner": runner, "claimed_at": now, "heartbeat_at": now}
             if row.status is not _QUEUED:
                 count = select(func.count()).select_from(answer).where(answer.c.comparison_key == row.key)
@@ -164,7 +165,7 @@ class Queue(Sessions):
                     lost = _workers_lost(row, takeovers)
                     error = {"code": lost.code, "message": lost.message, "hint": lost.hint}
                     values = {"status": ComparisonStatus.FAILED, "takeovers": 0, "error": error, **_FREE}
-                    values |= {"stop_reason": lost.message}
+                    values["stop_reason"] = Reason("stopped.workers-lost", {"n": takeovers, "runner": row.runner})
             # it may be cancelled at this moment
             unchanged = _change(**values).where(_C.key == row.key, _C.version == row.version)
             is_taken = connection.execute(unchanged).rowcount and values["status"] is _RUNNING

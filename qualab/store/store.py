@@ -16,6 +16,7 @@ from qualab.model.engine import Observation
 from qualab.model.items import Answer, Item, Outcome, Score, ScoreFlip
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter
+from qualab.model.reason import Reason
 from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
 from qualab.store import rows
@@ -90,7 +91,9 @@ class Store(Queue, Registry):
             plan: str = connection.execute(sa.select(_C.plan).where(_C.key == key)).scalar_one()
             return plan
 
-    def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
+    def set_status(
+        self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: Reason | None = None
+    ) -> None:
         """Set the status of a run, unless it was cancelled, failed or queued meanwhile.
 
         Any status but FINISHED takes the verdict and the time of finishing away; the first start stays.

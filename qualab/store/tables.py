@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 import zstandard
+from pydantic import TypeAdapter
 from sqlalchemy.types import TypeEngine
 
 from qualab.errors import StoreError
+from qualab.model.canonical import plain
 from qualab.model.engine import ObservationKind
 from qualab.model.items import Change
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS, Scope
 from qualab.model.wording import storable_text, valid_text
 
@@ -58,6 +61,19 @@ class JsonText(sa.TypeDecorator[Any]):
 
     def process_result_value(self, value: str | None, _: sa.Dialect) -> Any:
         return None if value is None else json.loads(value)
+
+
+class ReasonText(sa.TypeDecorator[Reason]):
+    """A reason's code and values as JSON; worded when it is shown."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Reason | None, _: sa.Dialect) -> str | None:
+        return None if value is None else to_json(plain(value))
+
+    def process_result_value(self, value: str | None, _: sa.Dialect) -> Reason | None:
+        return None if value is None else TypeAdapter(Reason).validate_json(value)
 
 
 class CompressedJson(sa.TypeDecorator[Any]):
@@ -159,10 +175,11 @@ comparison = sa.Table(
     sa.Column("status", vocabulary(ComparisonStatus, "status"), nullable=False),
     sa.Column("version", sa.Integer, nullable=False, default=1),
     *_required(PlainText, "label", "model", "baseline_url", "candidate_url", default=""),
-    *_required(PlainText, "suite", "plan_hash", "stop_reason", "created_by", "body_hash", default=""),
+    *_required(PlainText, "suite", "plan_hash", "created_by", "body_hash", default=""),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("started_at", UtcTime),
     sa.Column("finished_at", UtcTime),
+    sa.Column("stop_reason", ReasonText),
     sa.Column("verdict", vocabulary(Verdict, "verdict")),
     sa.Column(
         "verdict_rank", sa.Integer, sa.Computed(f"CASE verdict {_RANKS} ELSE {len(VERDICTS)} END", persisted=True)

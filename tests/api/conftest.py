@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from qualab.model.registry import Pulse, Scope
+from qualab.model.registry import Heartbeat, Scope
 from qualab.service.access import Actor, create_token
 from qualab.service.api.app import create_app
 from qualab.service.api.server import Server
@@ -87,7 +87,7 @@ def make_bench(n_items: int = 10) -> Bench:
         baseline=FakeEndpoint(OFF),
         candidate=FakeEndpoint(ON, drafts=True),
         harness=FakeHarness(FakeTasks(n_items=n_items)),
-        pulse=Pulse(every_s=0.04, stale_after_s=30.0),
+        heartbeat=Heartbeat(every_s=0.04, stale_after_s=30.0),
     )
 
 

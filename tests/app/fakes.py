@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import Counters, Drafting, Engine, EngineKind
+from qualab.model.engine import Counters, Drafting, Engine, EngineKind, Preflight
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import EndpointInfo, TaskOptions
-from qualab.model.registry import Pulse
+from qualab.model.registry import Heartbeat
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
 from qualab.run.prepare import Services
-from qualab.run.run import resume, start
+from qualab.run.run import begin, look_before, resume, start, take_turn
 from qualab.settings import Settings, load
 from tests.fresh_store import fresh_store
 
@@ -281,7 +281,7 @@ class Bench:
     pins: FakePins = field(default_factory=FakePins)
     clock: Clock = field(default_factory=Clock)
     runner: str = "here:1:a"
-    pulse: Pulse = field(default_factory=Pulse)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     @property
     def services(self) -> Services:
@@ -294,7 +294,7 @@ class Bench:
             pins=self.pins,
             clock=self.clock,
             runner=self.runner,
-            pulse=self.pulse,
+            heartbeat=self.heartbeat,
         )
 
     @classmethod
@@ -315,6 +315,17 @@ class Bench:
 
     async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
         return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
+
+    async def begin(self, **changes: Any) -> str:
+        """The baseline's turn of a comparison whose arms take turns; returns its id."""
+        return await begin(self.services, experiment(sequential=True, **changes), keys={}, progress=QuietProgress())
+
+    async def take_turn(self, comparison_id: str, arm: ArmName = CANDIDATE) -> Any:
+        """An arm's turn of such a comparison."""
+        return await take_turn(self.services, comparison_id, arm, keys={}, progress=QuietProgress())
+
+    async def look(self, **changes: Any) -> Preflight:
+        return await look_before(self.services, experiment(**changes), keys={}, progress=QuietProgress())
 
     async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
         return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,14 +122,8 @@ class Pair:
         return self.store.list(ComparisonFilter())
 
     def killed(self, *, after: int, **changes: Any) -> None:
-        async def run() -> None:
-            progress = Ending(after=after)
-            job = asyncio.create_task(start(self.services, self.wanted(**changes), keys={}, progress=progress))
-            progress.job = job
-            with suppress(asyncio.CancelledError):
-                await job
-
-        asyncio.run(run())
+        progress = Ending(after=after)
+        progress.kills(start(self.services, self.wanted(**changes), keys={}, progress=progress))
 
     def resumed(self, *, retry_failed: bool = False) -> Analysis:
         (comparison,) = self.comparisons
@@ -146,15 +140,26 @@ class Pair:
 
 @dataclass
 class Ending(QuietProgress):
-    """Ends a job after so many answers of the candidate."""
+    """Ends a job after so many answers of an arm."""
 
     after: int = 0
-    job: asyncio.Task[Analysis] | None = None
+    arm: ArmName = ArmName.CANDIDATE
+    job: asyncio.Task[Any] | None = None
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
-        super().answered(arm, reply)
-        if self.answers.count(ArmName.CANDIDATE) == self.after and self.job:
+        QuietProgress.answered(self, arm, reply)
+        if self.answers.count(self.arm) == self.after and self.job:
             self.job.cancel()
+
+    def kills(self, running: Coroutine[Any, Any, Any]) -> None:
+        """Runs it to its end."""
+
+        async def run() -> None:
+            self.job = asyncio.create_task(running)
+            with suppress(asyncio.CancelledError):
+                await self.job
+
+        asyncio.run(run())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qualab.model.engine import Preflight
 from qualab.model.names import ArmName
 from tests.app.scripted_pair import pair, stops
 from tests.said import english
@@ -14,6 +15,10 @@ from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 
 OPEN = EngineScript(has_server_info=True)
 LLAMA = EngineScript(kind="llama")
+
+
+def messages(found: Preflight) -> set[str]:
+    return {english(finding.what) for finding in found.findings}
 
 
 NO_DRAFTER = "the candidate's engine counts no drafts: it has no drafter"
@@ -81,17 +86,15 @@ def test_a_fault_of_a_pair_stops_it(
 
 def test_closed_configurations_are_said() -> None:
     with pair() as both:
-        found = [english(one.what) for one in both.preflight().findings]
+        found = messages(both.preflight())
     assert "the engines' configuration is not open: only their names, versions and models were compared" in found
 
 
-@pytest.mark.parametrize("setting", ["min_p", "logit_bias"])
-def test_a_setting_that_one_arm_alone_rejects(setting: str) -> None:
-    value = {"min_p": 0.1, "logit_bias": {"5": 1.0}}[setting]
-    with pair(on=EngineScript(rejects=("min_p", "logit_bias")), settings={setting: value}) as both:
-        assert stops(both.preflight()) == [
-            f"the candidate alone rejects requests of sums: HTTP 400: {SPEC_DECODE_REFUSES}"
-        ]
+@pytest.mark.parametrize("setting", [{"min_p": 0.1}, {"logit_bias": {"5": 1.0}}])
+def test_a_setting_that_one_arm_alone_rejects(setting: dict[str, Any]) -> None:
+    rejected = f"the candidate alone rejects requests of sums: HTTP 400: {SPEC_DECODE_REFUSES}"
+    with pair(on=EngineScript(rejects=tuple(setting)), settings=setting) as both:
+        assert stops(both.preflight()) == [rejected]
         both.tasks.settings = {}
         assert stops(both.preflight()) == []
 
@@ -104,7 +107,7 @@ def test_a_setting_that_an_engine_ignores_stops_unless_the_plan_allows_it() -> N
         assert stops(found) == [f"the baseline's {said}", f"the candidate's {said}"]
         allowed = both.preflight(gen_kwargs=given, allow_extra=True)
     assert stops(allowed) == []
-    assert {english(one.what) for one in allowed.findings} >= set(stops(found))
+    assert messages(allowed) >= set(stops(found))
 
 
 def test_what_a_server_publishes_is_believed_before_what_is_known_of_its_kind() -> None:
@@ -119,9 +122,7 @@ def test_a_setting_that_a_task_sets_and_an_engine_ignores_is_said() -> None:
     with pair(settings={"typical_p": 0.5}) as both:
         found = both.preflight()
     assert stops(found) == []
-    assert "the baseline's engine does not take typical_p, which a task sets" in {
-        english(one.what) for one in found.findings
-    }
+    assert "the baseline's engine does not take typical_p, which a task sets" in messages(found)
 
 
 def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
@@ -134,11 +135,11 @@ def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
         ]
         allowed = both.preflight(rule=both.wanted().rule.__class__(allow_unobserved=True))
         assert stops(allowed) == []
-        assert {english(one.what) for one in allowed.findings} >= set(stops(found))
+        assert messages(allowed) >= set(stops(found))
 
 
 def test_a_plan_of_log_likelihoods_alone_needs_no_drafter() -> None:
     with pair(on_drafts=False, sizes={"picks": 4}, scored=("picks",)) as both:
         found = both.preflight()
     assert stops(found) == []
-    assert "no task of this plan generates: no drafter is exercised" in [english(one.what) for one in found.findings]
+    assert "no task of this plan generates: no drafter is exercised" in messages(found)

@@ -16,10 +16,10 @@ from qualab.errors import (
     QualabError,
     RunStopped,
     TooManyRequests,
-    error_class,
 )
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary
 from qualab.run.gate import ServedVerdicts, gate
 from tests.store.samples import NOW, make_analysis
@@ -36,11 +36,15 @@ WAITING = ComparisonSummary(
     created_at=NOW,
     started_at=None,
     finished_at=None,
-    stop_reason="",
+    stop_reason=None,
     is_signed_off=False,
 )
 RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
 DONE = replace(WAITING, status=ComparisonStatus.FINISHED, verdict=Verdict.EQUIVALENT)
+NO_PAIR = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
+FAILED = replace(WAITING, status=ComparisonStatus.FAILED, error=NO_PAIR)
+NO_ANSWERS = Reason("stopped.no-answers", {"total": 5})
+STOPPED = replace(RUNNING, status=ComparisonStatus.STOPPED, stop_reason=NO_ANSWERS)
 AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")
 
 
@@ -87,10 +91,22 @@ async def test_each_state_is_told_once_until_the_verdict(answers: list[Any], sai
     assert await waited(*answers) == (Verdict.EQUIVALENT, said)
 
 
-@pytest.mark.parametrize("error", [AWAY, PROXY])
-async def test_a_server_that_was_never_there_is_not_waited_for(error: QualabError) -> None:
-    with pytest.raises(type(error)):
-        await waited(error, DONE)
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (AWAY, EndpointUnreachable, "Away"),
+        (PROXY, EndpointMisconfigured, "A proxy's page"),
+        (FAILED, PairDiffers, "did not run: the candidate has no drafter"),
+        (replace(FAILED, error={"code": "of a later version"}), RunStopped, "did not run"),
+        (STOPPED, RunStopped, "is stopped, without a verdict: none of 5 requests got an answer"),
+    ],
+    ids=["away", "a proxy", "failed", "unknown error", "stopped"],
+)
+async def test_a_server_that_was_never_there_and_an_end_without_a_verdict_are_errors(
+    answer: ComparisonSummary | QualabError, error: type[QualabError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        await waited(answer, DONE)
 
 
 async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None:
@@ -140,21 +156,3 @@ async def test_an_id_stays_one_part_of_the_path() -> None:
 async def test_the_wait_ends() -> None:
     with pytest.raises(GateTimedOut, match="no verdict after 0"):
         await waited(RUNNING, timeout_s=0.05)
-
-
-async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
-    error = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
-    failed = replace(WAITING, status=ComparisonStatus.FAILED, error=error)
-    with pytest.raises(PairDiffers, match="did not run: the candidate has no drafter"):
-        await waited(failed)
-
-
-async def test_an_end_without_a_verdict_is_no_pass() -> None:
-    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, stop_reason="too many errors")
-    with pytest.raises(RunStopped, match="is stopped, without a verdict: too many errors"):
-        await waited(stopped)
-
-
-def test_errors_are_found_by_their_codes() -> None:
-    assert error_class("pair-differs", RunStopped) is PairDiffers
-    assert error_class("of a later version", RunStopped) is RunStopped

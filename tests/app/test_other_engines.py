@@ -143,7 +143,8 @@ def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
         assert [english(one.what) for one in found] == [
             f"whether the {arm} drafts is not observable: {UNTOLD}" for arm in ArmName
         ]
-        assert {one.hint for one in found} == {TELLING[EngineKind.TENSORRT_LLM]}
+        way = TELLING[EngineKind.TENSORRT_LLM]
+        assert {one.hint for one in found} == {f"{way}, or let a verdict stand without it: --allow-unobserved"}
         assert both.compared(rule=ALLOWED).verdict is not Verdict.INVALID
 
 

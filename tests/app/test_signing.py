@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qualab.bootstrap import share
 from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
 from qualab.model.names import Language, Verdict
 from qualab.report.words import ENGLISH, catalogue
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
-from qualab.store import Store, open_store
+from qualab.store import Store
 from tests.app.fakes import START, Bench, FakeTasks
+from tests.fresh_store import copy_of, fresh_store
 from tests.said import english
 from tests.store.samples import make_comparison, make_items
 
@@ -43,22 +41,21 @@ class Done:
             assert connection.exec_driver_sql(statement).rowcount > 0
 
 
-Finish = Callable[..., Any]
+SIGNED: list[Done] = []
 
 
-def open_at(folder: Path) -> Store:
-    return open_store(f"sqlite:///{folder}/q.db", migrations=share("migrations"))
+async def signed_once() -> Done:
+    """A comparison that is run and signed off once for all tests, which alter copies of it."""
+    if not SIGNED:
+        SIGNED.append(await finish())
+        SIGNED[0].sign()
+    return SIGNED[0]
 
 
-@pytest.fixture
-def finish(tmp_path: Path) -> Finish:
-    async def finished(n_items: int = 200, **changes: Any) -> Done:
-        store = open_at(tmp_path)
-        bench = Bench.of(n_items, hard=changes.pop("hard", (1,)), store=store)
-        analysis = await bench.run(margin=0.05, **(PINNED | changes))
-        return Done(bench, store, analysis.comparison_id)
-
-    return finished
+async def finish(n_items: int = 200, **changes: Any) -> Done:
+    bench = Bench.of(n_items, hard=changes.pop("hard", (1,)))
+    analysis = await bench.run(margin=0.05, **(PINNED | changes))
+    return Done(bench, bench.store, analysis.comparison_id)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +69,7 @@ def finish(tmp_path: Path) -> Finish:
     ],
 )
 async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_given(
-    finish: Finish, changes: dict[str, Any], obstacle: str
+    changes: dict[str, Any], obstacle: str
 ) -> None:
     done = await finish(**changes)
     with pytest.raises(SignOffRefused, match=obstacle):
@@ -83,7 +80,7 @@ async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_give
     assert any(obstacle in one for one in english(signed.obstacles))
 
 
-async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finish) -> None:
+async def test_a_passing_pinned_comparison_is_signed_off_on_record() -> None:
     done = await finish()
     signed = done.sign(note="release 12")
     assert (signed.verdict, english(signed.obstacles), signed.note) == (Verdict.EQUIVALENT, (), "release 12")
@@ -105,7 +102,7 @@ async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finis
         ({"note": "\0"}, "without NUL"),
     ],
 )
-async def test_a_sign_off_says_what_can_be_kept_and_shown(finish: Finish, texts: dict[str, str], says: str) -> None:
+async def test_a_sign_off_says_what_can_be_kept_and_shown(texts: dict[str, str], says: str) -> None:
     done = await finish()
     with pytest.raises(InvalidValue, match=says) as caught:
         done.sign(**texts)
@@ -113,16 +110,14 @@ async def test_a_sign_off_says_what_can_be_kept_and_shown(finish: Finish, texts:
     assert not done.store.signoffs(done.id)
 
 
-def test_what_has_no_verdict_is_not_signed_off(tmp_path: Path) -> None:
-    store = open_at(tmp_path)
+def test_what_has_no_verdict_is_not_signed_off() -> None:
+    store = fresh_store()
     store.create(make_comparison(), make_items(1))
     with pytest.raises(NotYet, match="no verdict"):
         sign_off(store, "c-1", signed_by="Kim", who="kim@ci", at=START)
 
 
-async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(
-    finish: Finish, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
     done = await finish()
     done.sign()
     seals, analysis = done.store.seals(done.id), done.store.analysis(done.id)
@@ -186,16 +181,17 @@ async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(
         ("UPDATE comparison SET plan = '{}'", {"rows"}),
     ],
 )
-async def test_what_was_altered_is_found(finish: Finish, statement: str, wrong: set[str]) -> None:
-    done = await finish()
-    done.sign()
+async def test_what_was_altered_is_found(statement: str, wrong: set[str]) -> None:
+    signed = await signed_once()
+    store = copy_of(signed.store)
+    done = Done(replace(signed.bench, store=store), store, signed.id)
     done.alter(statement)
     found = done.verify()
     assert found.is_altered
     assert wrong <= {check.name for check in found.checks if check.is_ok is False}
 
 
-async def test_an_analysis_cannot_be_put_in_between_or_left_out(finish: Finish) -> None:
+async def test_an_analysis_cannot_be_put_in_between_or_left_out() -> None:
     done = await finish()
     analysis = done.store.analysis(done.id)
     assert analysis is not None
@@ -205,14 +201,14 @@ async def test_an_analysis_cannot_be_put_in_between_or_left_out(finish: Finish) 
     assert "seals" in {check.name for check in done.verify().checks if check.is_ok is False}
 
 
-async def test_what_is_being_run_is_not_called_altered(finish: Finish) -> None:
+async def test_what_is_being_run_is_not_called_altered() -> None:
     done = await finish()
     done.store.claim(done.id, runner="another", now=done.bench.clock.now(), stale_after_s=30.0)
     with pytest.raises(ComparisonBusy):
         done.verify()
 
 
-async def test_what_cannot_be_made_again_is_no_alteration(finish: Finish, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_made_again_is_no_alteration(monkeypatch: pytest.MonkeyPatch) -> None:
     done = await finish()
 
     def hangs(*_: Any) -> Any:

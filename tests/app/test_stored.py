@@ -168,7 +168,7 @@ async def test_other_tasks_show_what_changed_and_nothing_stored_is_replaced() ->
     assert english(rescore(bench.services, comparison_id).tasks_changed) == ("lm-eval 0, now 1",)
 
 
-async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_scoring_again() -> None:
+async def test_the_same_text_with_another_score_is_the_scorers_and_put_right_by_scoring_again() -> None:
     bench = Bench.of(100, Unseeded)
     before = await bench.run()
     assert (before.verdict, before.pairs.same_text_other_score) == (Verdict.INVALID, 3)

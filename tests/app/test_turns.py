@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,9 +15,10 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import NoisePlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
+from qualab.run.preflight import samples
 from qualab.run.run import begin, take_turn, turns_left
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, experiment, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeTasks, QuietProgress, failure
 from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
 from tests.said import english
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
@@ -60,20 +57,17 @@ class Turns:
         url = self.both.off.url
         return self.both.wanted(**{"sequential": True, "baseline": url, "candidate": url, **changes})
 
-    def begun(self, progress: QuietProgress | None = None, **changes: Any) -> str:
+    def begun(self, **changes: Any) -> str:
         self.serve(BASELINE)
-        job = begin(self.both.services, self.wanted(**changes), keys={}, progress=progress or QuietProgress())
-        return asyncio.run(job)
+        return asyncio.run(begin(self.both.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
 
-    def take(self, arm: ArmName, progress: QuietProgress | None = None) -> Analysis | None:
+    def take(self, arm: ArmName) -> Any:
         self.serve(arm)
         (comparison,) = self.both.comparisons
-        job = take_turn(self.both.services, comparison.id, arm, keys={}, progress=progress or QuietProgress())
-        return asyncio.run(job)
+        return asyncio.run(take_turn(self.both.services, comparison.id, arm, keys={}, progress=QuietProgress()))
 
     def ended(self) -> Analysis:
-        found = self.take(CANDIDATE)
-        assert found is not None
+        found: Analysis = self.take(CANDIDATE)
         return found
 
     def left(self) -> tuple[ArmName, ...]:
@@ -129,10 +123,10 @@ def test_each_arm_is_asked_alone_and_the_result_is_that_of_an_interleaved_run(tu
 
 async def test_hours_between_the_turns_are_said() -> None:
     bench = Bench.of(10)
-    comparison_id = await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    comparison_id = await bench.begin()
     assert bench.candidate.generated == 0
     bench.clock.instant += timedelta(hours=5)
-    found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+    found = await bench.take_turn(comparison_id)
     assert "The candidate's turn began 5 h 0 min after the baseline's." in english(found.caveats)
 
 
@@ -154,9 +148,9 @@ def test_log_likelihoods_are_asked_with_the_baselines_tokens(turns: Turns) -> No
     assert bodies[0] == bodies[1]
 
 
-def test_looks_are_refused() -> None:
+async def test_looks_are_refused() -> None:
     with pytest.raises(InvalidValue, match="Looks compare the arms while both are asked") as refused:
-        asyncio.run(begin(Bench().services, experiment(sequential=True, looks=4), keys={}, progress=QuietProgress()))
+        await Bench().begin(looks=4)
     assert "Leave out looks" in refused.value.hint
 
 
@@ -165,7 +159,7 @@ async def test_without_servers_to_start_and_stop_it_is_refused() -> None:
     with pytest.raises(UsageError) as refused:
         await bench.run(sequential=True)
     assert "--managed" in refused.value.hint
-    comparison_id = await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    comparison_id = await bench.begin()
     with pytest.raises(UsageError) as refused:
         await bench.resume(comparison_id)
     assert "--managed" in refused.value.hint
@@ -203,14 +197,14 @@ def test_a_candidate_that_cannot_be_compared_stops_before_it_is_asked_anything(t
     assert said in stop.value.message
     assert f"Go on with: qualab resume {turns.both.comparisons[0].id}" in stop.value.hint
     assert turns.status is ComparisonStatus.STOPPED
-    assert said in turns.both.comparisons[0].stop_reason
+    assert said in english(turns.both.comparisons[0].stop_reason)
     assert list(turns.both.store.answers(turns.both.comparisons[0].id, arm=CANDIDATE)) == []
     turns.both.on.script = replace(turns.both.off.script, drafts=True)
     assert turns.left() == (CANDIDATE,)
     assert english(treatment(turns.ended()).troubles) == (), "it goes on once the candidate is mended"
 
 
-@faulty(on=EngineScript(rejects=("min_p",)))
+@faulty(on=REJECTING)
 def test_a_setting_that_the_candidate_alone_rejects(turns: Turns) -> None:
     turns.both.tasks.settings = {"min_p": 0.1}
     turns.begun()
@@ -228,63 +222,35 @@ def test_another_tokenizer_in_the_candidate(turns: Turns, monkeypatch: pytest.Mo
     assert "a prompt of sums has" in stop.value.message, "told from the baseline's stored answer"
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_every_process_takes_the_same_samples(seed: str) -> None:
-    code = (
-        "from qualab.run.preflight import samples; from tests.app.fakes import FakeTasks; "
-        "print(*samples(list(FakeTasks(n_items=99).render())), sep=',')"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    told = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    assert told.strip() == "say 0,say 1,say 2,say 3,say 4"
+def test_every_process_takes_the_same_samples() -> None:
+    items = list(FakeTasks(n_items=99).render())
+    assert samples(items) == samples(items[::-1]) == [f"say {n}" for n in range(5)]
 
 
 async def test_pins_of_both_turns_are_compared_and_kept() -> None:
     digests = {"off": ("sha256:" + "a" * 64,), "on": ("sha256:" + "b" * 64,)}
     bench = Bench.of(10)
     bench.pins.images = {"off": digests["off"]}
-    wanted = experiment(sequential=True, containers={BASELINE: "off", CANDIDATE: "on"})
-    comparison_id = await begin(bench.services, wanted, keys={}, progress=QuietProgress())
+    comparison_id = await bench.begin(containers={BASELINE: "off", CANDIDATE: "on"})
     bench.pins.images = {"on": digests["on"]}
     with pytest.raises(PairDiffers, match=r"the image is .* in the baseline .* in the candidate"):
-        await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+        await bench.take_turn(comparison_id)
     bench.pins.images = {"on": digests["off"]}
-    found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+    found = await bench.take_turn(comparison_id)
     assert [one.arm for one in found.pinning.found] == [BASELINE, CANDIDATE]
 
 
 # killed, and going on
 
 
-class EndingAt(Ending):
-    """Ends a job after so many answers of one arm."""
-
-    arm: ArmName = CANDIDATE
-
-    def answered(self, arm: ArmName, reply: Any) -> None:
-        QuietProgress.answered(self, arm, reply)
-        if self.answers.count(self.arm) == self.after and self.job:
-            self.job.cancel()
-
-
 def killed(turns: Turns, arm: ArmName, *, after: int, **changes: Any) -> None:
-    server = turns.serve(arm)
-    progress = EndingAt(after=after)
-    progress.arm = arm
-    services = turns.both.services
+    turns.serve(arm)
+    progress, services = Ending(after=after, arm=arm), turns.both.services
 
-    async def run() -> None:
-        job: Any = (
-            begin(services, turns.wanted(**changes), keys={}, progress=progress)
-            if arm is BASELINE
-            else take_turn(services, turns.both.comparisons[0].id, arm, keys={}, progress=progress)
-        )
-        progress.job = asyncio.create_task(job)
-        with suppress(asyncio.CancelledError):
-            await progress.job
-
-    asyncio.run(run())
-    assert server is turns.servers[-1]
+    if arm is BASELINE:
+        progress.kills(begin(services, turns.wanted(**changes), keys={}, progress=progress))
+    else:
+        progress.kills(take_turn(services, turns.both.comparisons[0].id, arm, keys={}, progress=progress))
     assert turns.status is ComparisonStatus.INTERRUPTED
 
 
@@ -338,11 +304,10 @@ async def test_failures_of_the_baseline_are_asked_again_in_a_turn_of_its_own() -
     answer = bench.baseline.answer
     bench.baseline.answer = lambda prompt, _: failure(AnswerStatus.TIMEOUT)
     with pytest.raises(RunStopped):
-        await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+        await bench.begin()
     bench.baseline.answer = answer
     (comparison,) = bench.store.list(ComparisonFilter())
-    comparison_id = comparison.id
-    assert turns_left(bench.services, comparison_id, retry_failed=True) == (BASELINE, CANDIDATE)
+    assert turns_left(bench.services, comparison.id, retry_failed=True) == (BASELINE, CANDIDATE)
     for arm in ArmName:
-        found = await take_turn(bench.services, comparison_id, arm, keys={}, progress=QuietProgress())
+        found = await bench.take_turn(comparison.id, arm)
     assert [arm.n_answers for arm in found.arms] == [60, 60]

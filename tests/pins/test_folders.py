@@ -137,12 +137,9 @@ def test_the_commit_of_a_clone_is_that_of_its_head(tmp_path: Path) -> None:
 
 
 def test_the_commit_of_a_download_is_the_one_that_all_its_files_name(tmp_path: Path) -> None:
+    assert revision(write(tmp_path, config="{}")) == ""
     metadata = tmp_path / ".cache" / "huggingface" / "download"
     write(metadata, **{"config.json.metadata": f"{COMMIT}\netag\n1.5\n", "sub__w.metadata": f"{COMMIT}\netag\n1.5\n"})
     assert revision(tmp_path) == COMMIT
     write(metadata, **{"more.metadata": f"{OTHER}\netag\n1.5\n"})
     assert revision(tmp_path) == ""
-
-
-def test_a_folder_without_metadata_has_no_commit(tmp_path: Path) -> None:
-    assert revision(write(tmp_path, config="{}")) == ""

@@ -53,18 +53,20 @@ async def test_a_pod_that_tells_no_image(command: Command, answer: object, says:
         await LocalPins().pod_image("serving/off-0")
 
 
-async def test_a_containers_image_has_the_digests_it_was_pulled_by_and_its_own(command: Command) -> None:
-    container = [{"Id": "0123", "Image": C, "Config": {"Image": "vllm/vllm-openai:v1"}}]
-    image = [{"Id": C, "RepoDigests": [f"vllm/vllm-openai@{A}", f"mirror.example/vllm@{B}"]}]
-    command("docker", {"container inspect off": container, f"image inspect {C}": image})
-    assert await LocalPins().container_image("off") == (A, B, C)
-
-
-async def test_an_image_that_was_built_here_has_its_own_digest_alone(command: Command) -> None:
-    bare = C.removeprefix("sha256:")  # as podman writes it
-    container = [{"Image": bare, "Config": {"Image": "local"}}]
-    command("docker", {"container inspect off": container, f"image inspect {bare}": [{"RepoDigests": []}]})
-    assert await LocalPins().container_image("off") == (C,)
+@pytest.mark.parametrize(
+    ("image_id", "name", "pulled_by", "digests"),
+    [
+        (C, "vllm/vllm-openai:v1", [f"vllm/vllm-openai@{A}", f"mirror.example/vllm@{B}"], (A, B, C)),
+        (C.removeprefix("sha256:"), "local", [], (C,)),  # built here, and as podman writes it
+    ],
+)
+async def test_a_containers_image_has_the_digests_it_was_pulled_by_and_its_own(
+    command: Command, image_id: str, name: str, pulled_by: list[str], digests: tuple[str, ...]
+) -> None:
+    container = [{"Id": "0123", "Image": image_id, "Config": {"Image": name}}]
+    image = [{"Id": C, "RepoDigests": pulled_by}]
+    command("docker", {"container inspect off": container, f"image inspect {image_id}": image})
+    assert await LocalPins().container_image("off") == digests
 
 
 async def test_what_the_command_says_is_told_with_the_command(command: Command) -> None:
@@ -78,21 +80,18 @@ async def test_what_the_command_says_is_told_with_the_command(command: Command) 
     assert "Try it by hand: kubectl get pod off-0 --namespace serving" in told.value.hint
 
 
-async def test_a_silent_failure_is_told_by_its_exit_code(command: Command) -> None:
-    command("docker", {}, after="exit 3")
-    with pytest.raises(PinUnreadable, match="docker says: exit code 3"):
-        await LocalPins().container_image("off")
-
-
 async def test_a_command_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PinUnreadable, match=r"kubectl cannot be started .*Install kubectl"):
         await LocalPins().pod_image("serving/off-0")
 
 
-async def test_a_command_that_prints_something_else(command: Command) -> None:
-    command("docker", {}, after="echo hello; exit 0")
-    with pytest.raises(PinUnreadable, match="docker printed no JSON"):
+@pytest.mark.parametrize(
+    ("after", "says"), [("exit 3", "docker says: exit code 3"), ("echo hello; exit 0", "docker printed no JSON")]
+)
+async def test_a_command_that_fails_silently_or_prints_something_else(command: Command, after: str, says: str) -> None:
+    command("docker", {}, after=after)
+    with pytest.raises(PinUnreadable, match=says):
         await LocalPins().container_image("off")
 
 

@@ -108,6 +108,9 @@ def make_plan(**changes: Any) -> Plan:
     return replace(plan, **changes)
 
 
+FULL = Reason("stopped.arm-fails", {"arm": "baseline", "why": Reason("stopped.no-answers"), "error": "오류\0"})
+
+
 def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **changes: Any) -> Comparison:
     plan = plan or make_plan()
     urls = {"baseline_url": "http://127.0.0.1:1/v1", "candidate_url": "http://127.0.0.1:2/v1"}

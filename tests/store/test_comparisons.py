@@ -17,6 +17,7 @@ from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.store import Store
 from tests.store.samples import (
+    FULL,
     NOW,
     after,
     make_analysis,
@@ -57,7 +58,7 @@ def test_a_comparison_comes_back_as_it_was(store: Store) -> None:
         started_at=after(1),
         finished_at=after(2.000001),
         verdict=Verdict.INCONCLUSIVE,
-        stop_reason="너무 많은 오류",
+        stop_reason=FULL,
         duplicates=7,
         local={"data_dir": "/자료", "tokenizer": "x"},
     )
@@ -156,23 +157,23 @@ def test_a_create_that_breaks_off_leaves_nothing(store: Store) -> None:
 def test_running_starts_a_comparison_once(store: Store) -> None:
     store.create(make_comparison(), [])
     store.set_status("c-1", ComparisonStatus.RUNNING, now=after(1))
-    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(2), stop_reason="too many errors")
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(2), stop_reason=FULL)
     stopped = store.get("c-1")
     assert (stopped.status, stopped.started_at, stopped.finished_at) == (ComparisonStatus.STOPPED, after(1), None)
-    assert stopped.stop_reason == "too many errors"
+    assert stopped.stop_reason == FULL
     store.set_status("c-1", ComparisonStatus.RUNNING, now=after(3))
-    assert (store.get("c-1").started_at, store.get("c-1").stop_reason) == (after(1), "")
+    assert (store.get("c-1").started_at, store.get("c-1").stop_reason) == (after(1), None)
 
 
 def test_an_analysis_finishes_a_comparison_until_it_goes_on(store: Store) -> None:
     store.create(make_comparison(), [])
     assert store.analysis("c-1") is None
-    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(1), stop_reason="stopped early")
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(1), stop_reason=FULL)
     analysis = make_analysis(verdict=Verdict.REGRESSION)
     store.put_analysis(analysis, now=after(2))
     found = store.get("c-1")
     assert (found.status, found.verdict) == (ComparisonStatus.FINISHED, Verdict.REGRESSION)
-    assert (found.finished_at, found.stop_reason) == (after(2), "stopped early")
+    assert (found.finished_at, found.stop_reason) == (after(2), FULL)
     store.set_status("c-1", ComparisonStatus.RUNNING, now=after(3))
     found = store.get("c-1")
     assert (found.verdict, found.finished_at, found.started_at) == (None, None, after(3))

@@ -17,6 +17,7 @@ from qualab.model.registry import ComparisonSummary, ListOrder, Scope, encode_cu
 from qualab.store import Store, open_store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
+    FULL,
     NOW,
     after,
     ask_for,
@@ -53,11 +54,11 @@ def turned(store: Store, order: ListOrder = ListOrder.NEWEST, **wanted: Any) -> 
 def test_a_comparison_is_summed_up(store: Store) -> None:
     plan = make_plan()
     plan = replace(plan, tasks=(plan.tasks[0], replace(plan.tasks[0], name="other", n_items=40)))
-    comparison = make_comparison("c-1", plan=plan, label="밤", stop_reason="full", started_at=after(1))
+    comparison = make_comparison("c-1", plan=plan, label="밤", stop_reason=FULL, started_at=after(1))
     store.create(comparison, [])
     own = {name: getattr(comparison, name) for name in ("id", "status", "label", "plan_hash", "created_at")}
     planned = {"model": "모델/7b", "suite": "custom", "n_items": 43}
-    wanted = filled(ComparisonSummary, **own, **planned, started_at=after(1), stop_reason="full")
+    wanted = filled(ComparisonSummary, **own, **planned, started_at=after(1), stop_reason=FULL)
     assert store.summary("c-1") == wanted
     assert store.page(EVERYTHING).entries == (wanted,)
 

@@ -19,6 +19,7 @@ from qualab.errors import (
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
 from qualab.store import Store
 from tests.store.samples import (
+    FULL,
     NOW,
     REQUEST,
     after,
@@ -151,10 +152,10 @@ def test_what_is_cancelled_and_queued_again_is_changed_as_it_was_read(store: Sto
             change("c-1", entry=make_entry("again"), version=1)
         with pytest.raises(ComparisonNotFound):
             change("c", entry=make_entry("again"), version=1)
-    put(store, "c-1", error={"code": "usage"}, stop_reason="too many", takeovers=3)
+    put(store, "c-1", error={"code": "usage"}, stop_reason=FULL, takeovers=3)
     store.requeue("c-1", entry=make_entry("comparison.resume"), version=3, drop_failures_from=2)
     summary = store.summary("c-1")
-    assert (summary.status, summary.error, summary.stop_reason, summary.version) == (QUEUED, {}, "", 4)
+    assert (summary.status, summary.error, summary.stop_reason, summary.version) == (QUEUED, {}, None, 4)
     assert store.answered("c-1") == {(make_answer(0).arm, position, 0, 0) for position in (0, 1)}
     assert actions(store) == ["comparison.resume", "comparison.cancel", "comparison.create"]
 
@@ -194,7 +195,7 @@ def test_what_was_stopped_stays_so_and_says_why(store: Store) -> None:
     ask_for(store)
     take(store)
     store.create(make_comparison(), [])
-    store.set_status("c-1", ComparisonStatus.STOPPED, now=NOW, stop_reason="too many errors")
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=NOW, stop_reason=FULL)
     store.fail("c-1", runner=ONE, error={"code": "run-stopped"})
     summary = store.summary("c-1")
     assert (summary.status, summary.error) == (ComparisonStatus.STOPPED, {"code": "run-stopped"})

@@ -11,6 +11,7 @@ import pytest
 from qualab import errors
 from qualab.errors import QualabError
 from qualab.model.names import ComparisonStatus, Language
+from qualab.model.reason import Reason
 from qualab.model.registry import Scope
 from qualab.report.words import catalogue
 from qualab.service.words import Wording
@@ -219,6 +220,9 @@ def test_a_page_says_when_to_come_back(guarded: tuple[Service, str], monkeypatch
     assert "잠시 후 다시 시도하세요" in page.text
 
 
+NONE = Reason("stopped.no-answers", {"total": 5})
+
+
 def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words() -> None:
     service = make_service()
     with service.client:
@@ -232,3 +236,19 @@ def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words() -> N
         english = html.unescape(service.client.get(f"/comparisons/{failed}?lang=en").text)
         assert error["message"] in english
         assert error["hint"] in english
+        why = Reason("stopped.arm-fails", {"arm": "candidate", "url": "http://h", "why": NONE, "error": "HTTP 500"})
+        put(service.bench.store, failed, status=ComparisonStatus.STOPPED, stop_reason=why, error={})
+        for path in (f"/comparisons/{failed}", "/"):
+            assert "http://h의 후보 서버가 정상적으로 응답하지 않습니다: 요청 5건 모두에 답이 없음" in (
+                service.client.get(f"{path}?lang=ko").text
+            )
+        assert service.client.get(f"/v1/comparisons/{failed}/verdict").json()["stop_reason"] == {
+            "code": "stopped.arm-fails",
+            "values": {
+                "arm": "candidate",
+                "url": "http://h",
+                "why": {"code": NONE.code, "values": NONE.values},
+                "error": "HTTP 500",
+            },
+            "text": "The candidate at http://h fails: none of 5 requests got an answer; the last error was: HTTP 500",
+        }

@@ -158,7 +158,7 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
         assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     service.bench.harness.tasks.config_hash = "another"
     service.context.planner._tasks.clear()
-    assert "are not those of the plan any more" in extracted(service, comparison_id)
+    assert "no longer match the plan" in extracted(service, comparison_id)
 
     def gone(*_: Any) -> Any:
         raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")

@@ -242,10 +242,11 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
         words, store = words_of(call.request), call.context.store
         summary = store.summary(comparison_id)
         error, trouble, report = summary.error, None, None
-        if error.get("message"):
+        if summary.stop_reason:
+            why, code = words.reason(summary.stop_reason), error.get("code", RunStopped.code)
+            trouble = replace(words.notice(code, why, error.get("hint", "")), language=words.language)
+        elif error.get("message"):
             trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
-        elif summary.stop_reason:
-            trouble = words.notice(RunStopped.code, summary.stop_reason)
         if summary.verdict is not None:
             report = report_model(store, summary.id, words.language)
             on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen

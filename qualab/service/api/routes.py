@@ -174,7 +174,7 @@ def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
     context.store.delete(
         comparison_id,
         entry=call.by.entry("comparison.delete", comparison_id),
-        stale_after_s=context.services.pulse.stale_after_s,
+        stale_after_s=context.services.heartbeat.stale_after_s,
         version=None if if_match in (None, "*") else summary.version,
     )
     return Response(status_code=204)
