@@ -352,7 +352,10 @@ def load(
         if is_range := message.startswith("must be"):
             hint = f"--{option.replace('_', '-')}: {Settings.model_fields[option].description}"
         # fields do not repeat what was given, which own messages quote
-        details = {_name(error): re.sub(r"'[^']*'", "it", _message(error)) for error in wrong}
+        own = {
+            _name(error): re.sub(r"'[^']*'", "it", _message(error)) for error in wrong if error["type"] == "value_error"
+        }
+        details = {_name(error): _message(error) for error in wrong} | own
         raise InvalidValue(f"{name}{'' if is_range else ':'} {message}", hint=hint, fields=details) from exc
 
 

@@ -254,6 +254,7 @@ class ScriptedEngine:
             return {"/info": lambda: _recorded_object("tgi_info.json")}
         return {
             "/version": lambda: {"version": "0.11.0"},
+            "/tokenizer_info": lambda: {"tokenizer_class": "Scripted", "eos_token": "</s>"},
             **({"/server_info": self._server_info} if script.has_server_info else {}),
         }
 

@@ -246,14 +246,17 @@ class ScriptedServer:
         choices = []
         for index, one in enumerate(ids):
             if body.get("echo"):
-                whole = [*one, ord(".")]
-                found = logprobs(whole) if body.get("logprobs") is not None else None
-                made = {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
+                made = self._echo(one, body)
             else:
                 done, told = self._generate(decode(one), body, n_prompt=len(one))
                 made = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
             choices.append({"index": index, **made})
         return self._answer("text_completion", choices, ids, told)
+
+    def _echo(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
+        whole = [*ids, ord(".")]
+        of_tokens = logprobs(whole) if body.get("logprobs") is not None else None
+        return {"text": decode(whole), "logprobs": of_tokens, "finish_reason": "length"}
 
     def _generate(
         self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()

@@ -153,7 +153,6 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
             table = np.array(values, dtype=np.float64).reshape(len(values), k)
             is_binary = bool(np.all((table == 0.0) | (table == 1.0)))
             components = variance_components(table) if len(table) > 1 else None
-            names = ("variance_between", "variance_within", "icc", "icc_mean")
             rows.append(
                 RepeatNoise(
                     metric=spec.id,
@@ -161,7 +160,10 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
                     n_items=len(table),
                     n_repeats=k,
                     flip_rate=disagreement(values) if values and is_binary else None,
-                    **{name: getattr(components, name, None) for name in names},
+                    variance_between=components.variance_between if components else None,
+                    variance_within=components.variance_within if components else None,
+                    icc=components.icc if components else None,
+                    icc_mean=components.icc_mean if components else None,
                 )
             )
     return RepeatSummary(metrics=tuple(rows))

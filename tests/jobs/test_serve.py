@@ -94,7 +94,7 @@ def test_two_workers_share_a_file_and_end_together(tmp_path: Path) -> None:
             )
             assert asked_again(site, servers, comparison_id) == len(ArmName), "the trial before the run, in each arm"
             assert site.store.get(comparison_id).duplicates == 0
-            assert site.runner(comparison_id) == ""
+            wait_for(lambda: site.runner(comparison_id) == "")  # noqa: B023
         assert "locked" not in workers.said
         workers.send_signal(signal.SIGTERM)
         assert (workers.wait(30.0), n_living(site)) == (0, 0)

@@ -107,7 +107,7 @@ def test_args_become_flags(tmp_path: Path, name: str, value: Any, words: list[st
             "line 5: max-model-len is given twice, with dashes",
             "",
         ),
-        ("  port: 8001", "  port: 8001\n  port: 8002", "line 11: port is given twice", ""),
+        ("  port: 8001", "  port: 8001\n  port: 8002", "line 11: 'port' is given twice", ""),
         ("{method: ngram, num_speculative_tokens: 4}", "{}", "line 2: speculative_config", ""),
         ("args:", "args: [", "is not YAML", "pair init"),
     ],

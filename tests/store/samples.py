@@ -256,7 +256,10 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
             joint_power_reason=Reason("no-joint-power"),
             seed=2**48 - 1,
         ),
-        arms=tuple(filled(ArmSummary, arm=arm, statuses={"ok": 3}, latency_p50_s=0.1) for arm in ArmName),
+        arms=tuple(
+            filled(ArmSummary, arm=arm, n_requests=3, n_answers=3, statuses={"ok": 3}, latency_p50_s=0.1)
+            for arm in ArmName
+        ),
         pairs=filled(PairSummary, n_pairs=3, same_text=2),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
         looks=filled(LooksTaken, n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45),
