@@ -130,17 +130,13 @@ def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
     language: Language, n_changed: int, n_named: int
 ) -> None:
     source = analysed(bare(), verdict=Verdict.EQUIVALENT)
-    evidence = next(row.evidence for row in source.analysis.metrics if row.evidence)
+    evidence = replace(source.analysis.metrics[0].evidence, difference=-0.003)
     reason = Reason("loss.inside", {"difference": 0.003, "low": 0.0015, "high": 0.0046})
+    told = {"verdict": Verdict.EQUIVALENT, "reason": reason, "equals": ""}
+    pvalues = [0.002] * n_changed + [0.2] * len(source.analysis.metrics)
     rows = tuple(
-        replace(
-            row,
-            verdict=Verdict.EQUIVALENT,
-            evidence=replace(evidence, difference=-0.003, pvalue_adjusted=0.002 if n < n_changed else 0.2),
-            reason=reason,
-            equals="",
-        )
-        for n, row in enumerate(source.analysis.metrics)
+        replace(row, evidence=replace(evidence, pvalue_adjusted=pvalue), **told)
+        for row, pvalue in zip(source.analysis.metrics, pvalues, strict=False)
     )
     found = model(analysed(source, metrics=rows), language)
     assert found.headline.count("0.15") == n_named
@@ -188,27 +184,15 @@ def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:
     assert titles == ["arm", "requests", "answered", "unanswered", "empty"]
     treatment = full().analysis.treatment
     engines = tuple(replace(one, kind=EngineKind.UNKNOWN, drafter="") for one in treatment.engines)
-    unknown = analysed(full(), treatment=replace(treatment, engines=engines))
-    rows = {
-        row.cells[0].text: [cell.text for cell in row.cells[1:]]
-        for row in next(blocks(model(unknown), "arms", Table)).rows
-    }
-    assert rows["engine"] == ["not known", "not known"]
-    assert rows["drafter"] == ["not said", "not said"]
+    table = next(blocks(model(analysed(full(), treatment=replace(treatment, engines=engines))), "arms", Table))
+    rows = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
+    assert (rows["engine"], rows["drafter"]) == (["not known"] * 2, ["not said"] * 2)
 
 
-@pytest.mark.parametrize(
-    ("detail", "text"),
-    [
-        (None, ""),
-        (("12", "13"), "13"),
-        ((True, False), "✓ ✗"),
-        ((1, 2, 3), "[1, 2, 3]"),
-        (("a", "x\u200b"), "x‹U+200B›"),
-    ],
-)
-def test_what_was_extracted_is_read_off_a_score(detail: tuple[Any, ...] | None, text: str) -> None:
-    assert extracted(detail) == text
+def test_what_was_extracted_is_read_off_a_score() -> None:
+    shown = {("12", "13"): "13", (True, False): "✓ ✗", (1, 2, 3): "[1, 2, 3]", ("a", "x\u200b"): "x‹U+200B›"}
+    assert {detail: extracted(detail) for detail in shown} == shown
+    assert extracted(None) == ""
 
 
 def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_do_not() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -78,11 +78,16 @@ def test_counters_by_position_become_every_number() -> None:
     assert (task.first_third, task.last_third, task.request_mean_length) == (None, None, None)
 
 
+def thirds(*drafts: int, accepted: Sequence[int] = ()) -> list[Segment]:
+    """Three parts of 13 answers each, from so many drafts to so many, in turn."""
+    both = zip(drafts, accepted or drafts, strict=True)
+    marks = [Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=m) for n, m in both]
+    began = [START, START, START + timedelta(minutes=5)]
+    return [stretch(marks[n + 1], marks[n], part=n, attempts=13, began_at=began[n]) for n in range(3)]
+
+
 def test_thirds_are_told_apart_and_added_up() -> None:
-    at = [0, 20, 30, 35]
-    marks = [Drafting(drafts=10 * n, draft_tokens=40 * n, accepted_tokens=at[n]) for n in range(4)]
-    parts = [stretch(marks[n + 1], marks[n], part=n, attempts=13) for n in range(3)]
-    (task,) = treated(parts).tasks
+    (task,) = treated(thirds(0, 10, 20, 30, accepted=(0, 20, 30, 35))).tasks
     assert (task.first_third, task.last_third) == (3.0, 1.5)
     assert task.mean_length == pytest.approx(1 + 35 / 30)
     assert (task.histogram, task.median_length) == ((), None)
@@ -155,13 +160,6 @@ def test_costs_that_are_given_go_before_those_that_are_estimated() -> None:
 
 
 # troubles
-
-
-def thirds(*drafts: int) -> list[Segment]:
-    """Three parts of 13 answers each, from so many drafts to so many, in turn."""
-    marks = [Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n) for n in drafts]
-    began = [START, START, START + timedelta(minutes=5)]
-    return [stretch(marks[n + 1], marks[n], part=n, attempts=13, began_at=began[n]) for n in range(3)]
 
 
 def with_long(n_long: int) -> DraftedAnswers:
@@ -447,19 +445,16 @@ def test_requests_of_others_are_said(kind: str, said: str) -> None:
     assert found.verdict is not Verdict.INVALID
 
 
-def test_log_likelihoods_exercise_no_drafter() -> None:
+def test_log_likelihoods_exercise_no_drafter_and_are_nobody_elses_requests() -> None:
     with pair(on_drafts=False, sizes={"picks": 6}, scored=("picks",)) as both:
-        before, found = both.preflight(), both.compared()
-    assert (stops(before), troubles(found), treatment(found).tasks) == ([], (), ())
+        before, alone = both.preflight(), both.compared()
+    assert (stops(before), troubles(alone), treatment(alone).tasks) == ([], (), ())
     assert "no task of this plan generates: no drafter is exercised" in messages(before)
-    assert "No task of this comparison generates: no drafter was exercised." in notes(found)
-
-
-def test_log_likelihoods_beside_generations_are_nobody_elses_requests() -> None:
+    assert "No task of this comparison generates: no drafter was exercised." in notes(alone)
     with pair(**PICKS) as both:
-        found = both.compared(looks=2)
-    assert troubles(found) == ()
-    assert not any("not from this run" in note for note in notes(found))
+        beside = both.compared(looks=2)
+    assert troubles(beside) == ()
+    assert not any("not from this run" in note for note in notes(beside))
 
 
 @pytest.mark.parametrize(
