@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Container, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 
 import pytest
 
 from qualab.errors import PlanChanged, QualabError, RunStopped, StoreFull, StoreLocked
 from qualab.model.items import Answer, Reply
-from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.model.names import AnswerStatus, ComparisonStatus, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import Heartbeat
@@ -30,6 +30,7 @@ from tests.app.fakes import (
     other_for,
     reply,
 )
+from tests.app.scripted_pair import Killing
 from tests.said import english
 
 TOO_LONG = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
@@ -70,19 +71,12 @@ async def test_both_arms_get_the_same_bytes_in_a_seeded_random_order() -> None:
 
 
 async def test_concurrency_bounds_each_arm_and_no_arm_runs_far_ahead() -> None:
-    bench = Bench.of(60)
+    bench, progress = Bench.of(60), QuietProgress()
     bench.baseline.delay_s, bench.candidate.delay_s = 0.001, 0.004
-    ahead = []
-
-    class Watching(QuietProgress):
-        def answered(self, arm: ArmName, reply: Reply) -> None:
-            super().answered(arm, reply)
-            ahead.append(self.answers.count(BASELINE) - self.answers.count(CANDIDATE))
-
-    await bench.run(progress=Watching())
+    await bench.run(progress=progress)
     assert bench.baseline.most_in_flight <= 4
     assert bench.candidate.most_in_flight == 4
-    assert max(ahead) <= 4 * 2 + 4 + 4
+    assert max(accumulate(1 if arm is BASELINE else -1 for arm in progress.answers)) <= 4 * 2 + 4 + 4
 
 
 async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
@@ -214,28 +208,23 @@ async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
         await Bench.of(5, on=other_for(range(5), failure(AnswerStatus.TIMEOUT))).run()
 
 
-async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
-    expected = await Bench.of(120).run()
-    bench, progress, again = Bench.of(120, runner="here:0:dead"), QuietProgress(), QuietProgress()
+def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
+    expected = asyncio.run(Bench.of(120).run())
+    bench, progress, again = Bench.of(120, runner="here:0:dead"), Killing(after=30), QuietProgress()
     bench.baseline.delay_s = bench.candidate.delay_s = 0.002
-    job = asyncio.create_task(bench.run(progress=progress))
-    while len(progress.answers) < 60:
-        await asyncio.sleep(0.001)
-    job.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await job
-    comparison = progress.comparison
-    assert bench.store.get(comparison.id).status is ComparisonStatus.INTERRUPTED
-    stored = bench.store.answered(comparison.id)
-    assert len(stored) >= 60
+    progress.result_of(bench.run(progress=progress))
+    comparison_id = progress.comparison.id
+    assert bench.store.get(comparison_id).status is ComparisonStatus.INTERRUPTED
+    n_stored = len(bench.store.answered(comparison_id))
+    assert len(progress.answers) <= n_stored < 240
     asked_before = len(bench.baseline.bodies) + len(bench.candidate.bodies)
-    analysis = await bench.resume(comparison.id, progress=again)
-    assert len(again.answers) == 240 - len(stored)
-    assert sum(again.done.values()) == len(stored)
+    analysis = asyncio.run(bench.resume(comparison_id, progress=again))
+    assert len(again.answers) == 240 - n_stored
+    assert sum(again.done.values()) == n_stored
     assert len(bench.baseline.bodies) + len(bench.candidate.bodies) == asked_before + len(again.answers)
     assert (analysis.verdict, analysis.metrics) == (expected.verdict, expected.metrics)
     assert analysis.input_hash == expected.input_hash, "all that was answered is the same"
-    assert bench.store.get(comparison.id).duplicates == 0
+    assert bench.store.get(comparison_id).duplicates == 0
 
 
 async def test_a_resume_reads_the_plans_commit_and_takes_the_same_documents_from_elsewhere_but_no_other_tasks() -> None:

@@ -16,7 +16,7 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
 from qualab.run.run import begin, take_turn, turns_left
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, echo_number, failure
 from tests.app.scripted_pair import ROUNDS, Killing, Pair, drafting, pair, treatment, troubles
 from tests.said import english
 from tests.scripted_engine import OPEN, SPEC_DECODE_REFUSES, EngineScript
@@ -267,11 +267,10 @@ def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns:
 
 async def test_failures_of_the_baseline_are_asked_again_in_a_turn_of_its_own() -> None:
     bench = Bench.of(60)
-    answer = bench.baseline.answer
     bench.baseline.answer = lambda prompt, _: failure(AnswerStatus.TIMEOUT)
     with pytest.raises(RunStopped):
         await bench.begin()
-    bench.baseline.answer = answer
+    bench.baseline.answer = echo_number
     (comparison,) = bench.store.list(ComparisonFilter())
     assert turns_left(bench.services, comparison.id, retry_failed=True) == (BASELINE, CANDIDATE)
     for arm in ArmName:
