@@ -314,8 +314,7 @@ def test_time_that_runs_out_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.tokenizer.waits_s = 0.1
     found = summary(bench.ran())
     assert found.lack is TokensLack.TIME
-    assert 0 < found.candidate.n_tokenized < 10
-    assert found.candidate.n_tokenized % 3 == 0
+    assert found.candidate.n_tokenized in (3, 6, 9)
 
 
 @pytest.mark.parametrize(
