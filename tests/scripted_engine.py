@@ -338,3 +338,10 @@ def _recorded_object(name: str) -> dict[str, Any]:
 @cache
 def _recorded(name: str) -> str:
     return (RECORDED / name).read_text(encoding="utf-8")
+
+
+LLAMA, SGLANG, TENSORRT_LLM, TGI = (EngineScript(kind=kind) for kind in ("llama", "sglang", "tensorrt_llm", "tgi"))
+PROMETHEUS = EngineScript(kind="tensorrt_llm", has_prometheus=True)
+OTHERS = (SGLANG, TENSORRT_LLM, PROMETHEUS, TGI)
+OPEN = EngineScript(has_server_info=True)
+"""A vLLM that tells its configuration."""

@@ -539,16 +539,16 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
 
     A setting of one engine alone counts where the other tells its configuration at all.
     """
-    pairs = []
+    pairs = {}
     for name in ("kind", "version", "model_root", "max_model_len"):
         before, after = getattr(baseline, name), getattr(candidate, name)
         if before and after:
-            pairs.append((name, str(before), str(after)))
+            pairs[name] = (str(before), str(after))
     if baseline.config and candidate.config:
         for name in sorted(baseline.config.keys() | candidate.config.keys()):
             if not _matches(name, NAMES_THE_PROCESS):
                 before, after = (ADDRESS.sub("", engine.config.get(name, ABSENT)) for engine in (baseline, candidate))
-                pairs.append((name, before, after))
+                pairs[name] = (before, after)  # SGLang's configuration has its version too
     return tuple(
         Difference(
             name=name,
@@ -556,7 +556,7 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
             candidate=after,
             follows=next((Reason(code) for code, patterns in FOLLOWS.items() if _matches(name, patterns)), None),
         )
-        for name, before, after in pairs
+        for name, (before, after) in pairs.items()
         if before != after
     )
 

@@ -15,7 +15,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Preflight, TaskDrafting, Treatment
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import ArmName, RequestKind
-from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.plan import DecisionRule, MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter
 from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
@@ -29,6 +29,7 @@ from tests.scripted_server import MODEL, Script, ScriptedServer
 SAYS = "The lighthouse keeper counts every boat."
 """35 tokens of the scripted tokenizer: with its end 12 rounds of 3 tokens, the first token being the prompt's."""
 ROUNDS = 12
+ALLOWED = DecisionRule(allow_unobserved=True)
 
 
 @dataclass(kw_only=True)
@@ -68,15 +69,9 @@ class MadeUpTasks(FakeTasks):
             for number in range(size):
                 is_long = self.long_from is not None and number >= self.long_from
                 text = f"{name} {number}{' and so on' * 40 * is_long}"
-                yield Item(
-                    position=number,
-                    task=name,
-                    doc_id=number,
-                    kind=self._kind(name),
-                    doc={"number": number},
-                    target=SAYS,
-                    prompts=self._prompts(name, text),
-                )
+                position = {"position": number, "doc_id": number, "doc": {"number": number}}
+                own = {"task": name, "kind": self._kind(name), "prompts": self._prompts(name, text)}
+                yield Item(**position, **own, target=SAYS)
 
     def _prompts(self, name: str, text: str) -> tuple[Prompt, ...]:
         if name in self.scored:
@@ -90,8 +85,6 @@ class Pair:
     on: ScriptedServer
     tasks: MadeUpTasks = field(default_factory=MadeUpTasks)
     store: Store = field(default_factory=fresh_store)
-    later: list[ScriptedServer] = field(default_factory=list)
-    """Servers that took the place of the first two."""
 
     @property
     def services(self) -> Services:
@@ -114,52 +107,48 @@ class Pair:
     def preflight(self, **changes: Any) -> Preflight:
         return asyncio.run(look_before(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
 
-    def compared(self, **changes: Any) -> Analysis:
-        return asyncio.run(start(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+    def compared(self, *, killed_after: int | None = None, **changes: Any) -> Analysis:
+        """Runs a comparison to its end, or until so many of the candidate's answers."""
+        progress = Killing(after=killed_after)
+        return progress.result_of(start(self.services, self.wanted(**changes), keys={}, progress=progress))
 
     @property
-    def comparisons(self) -> list[Comparison]:
-        return self.store.list(ComparisonFilter())
-
-    def killed(self, *, after: int, **changes: Any) -> None:
-        progress = Ending(after=after)
-        progress.kills(start(self.services, self.wanted(**changes), keys={}, progress=progress))
+    def comparison(self) -> Comparison:
+        (found,) = self.store.list(ComparisonFilter())
+        return found
 
     def resumed(self, *, retry_failed: bool = False) -> Analysis:
-        (comparison,) = self.comparisons
-        job = resume(self.services, comparison.id, keys={}, progress=QuietProgress(), retry_failed=retry_failed)
-        return asyncio.run(job)
+        given: dict[str, Any] = {"keys": {}, "progress": QuietProgress(), "retry_failed": retry_failed}
+        return asyncio.run(resume(self.services, self.comparison.id, **given))
 
     def replace_candidate(self, engine: EngineScript, *, drafts: bool = True) -> None:
         """Another process at the candidate's port."""
         self.on.__exit__()
-        script = Talker(engine=engine, drafts=drafts)
-        self.on = ScriptedServer(script, port=self.on.port).__enter__()
-        self.later.append(self.on)
+        self.on = ScriptedServer(Talker(engine=engine, drafts=drafts), port=self.on.port).__enter__()
 
 
 @dataclass
-class Ending(QuietProgress):
+class Killing(QuietProgress):
     """Ends a job after so many answers of an arm."""
 
-    after: int = 0
+    after: int | None = None
     arm: ArmName = ArmName.CANDIDATE
     job: asyncio.Task[Any] | None = None
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
-        QuietProgress.answered(self, arm, reply)
-        if self.answers.count(self.arm) == self.after and self.job:
+        super().answered(arm, reply)
+        if self.job and self.answers.count(self.arm) == self.after:
             self.job.cancel()
 
-    def kills(self, running: Coroutine[Any, Any, Any]) -> None:
-        """Runs it to its end."""
+    def result_of(self, running: Coroutine[Any, Any, Any]) -> Any:
+        """Waits for it; None where it was killed."""
 
-        async def run() -> None:
+        async def run() -> Any:
             self.job = asyncio.create_task(running)
             with suppress(asyncio.CancelledError):
-                await self.job
+                return await self.job
 
-        asyncio.run(run())
+        return asyncio.run(run())
 
 
 @contextmanager
@@ -169,21 +158,24 @@ def pair(
     on: EngineScript | None = None,
     off_drafts: bool = False,
     on_drafts: bool = True,
-    says: str = SAYS,
+    on_says: str = SAYS,
     **tasks: Any,
 ) -> Iterator[Pair]:
     """A healthy pair of vLLM servers, unless told otherwise."""
-    baseline = Talker(engine=off or EngineScript(), drafts=off_drafts, says=says)
-    candidate = Talker(engine=on or EngineScript(), drafts=on_drafts, says=says)
+    baseline = Talker(engine=off or EngineScript(), drafts=off_drafts)
+    candidate = Talker(engine=on or EngineScript(), drafts=on_drafts, says=on_says)
     with ScriptedServer(baseline) as one, ScriptedServer(candidate) as other:
         both = Pair(one, other, tasks=MadeUpTasks(**tasks))
         yield both
-        for server in both.later:
-            server.__exit__()
+        both.on.__exit__()
 
 
 def stops(found: Preflight) -> list[str]:
     return [english(one.what) for one in found.stopping]
+
+
+def messages(found: Preflight) -> set[str]:
+    return {english(one.what) for one in found.findings}
 
 
 def treatment(analysis: Analysis) -> Treatment:
@@ -193,3 +185,11 @@ def treatment(analysis: Analysis) -> Treatment:
 
 def drafting(analysis: Analysis, task: str = "sums") -> TaskDrafting:
     return next(one for one in treatment(analysis).tasks if one.task == task)
+
+
+def notes(analysis: Analysis) -> tuple[str, ...]:
+    return english(treatment(analysis).notes)
+
+
+def troubles(analysis: Analysis) -> tuple[str, ...]:
+    return english(treatment(analysis).troubles)

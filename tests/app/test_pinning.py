@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import PairDiffers
+from qualab.errors import PairDiffers, RunStopped
 from qualab.model.engine import Finding, pins_seen
-from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.names import ArmName
 from qualab.model.plan import DecisionRule, PinPart, Pins, arms_text
 from qualab.model.ports import ComparisonFilter
-from qualab.run.run import start
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakePins, QuietProgress, experiment, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakePins, echo_number, failure
 from tests.said import english
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
@@ -49,35 +48,20 @@ def test_what_may_be_something_else_tomorrow(pins: Pins, unpinned: tuple[str, ..
     assert english(pins.unpinned) == unpinned
 
 
-async def test_pins_are_of_the_plan_and_places_are_not() -> None:
+async def test_pins_are_of_the_plan_and_declared_where_nothing_tells_and_places_are_not() -> None:
     bench = bench_of(images=images())
     runs: list[dict[str, Any]] = [{}, PINNED, PINNED | {"pods": PODS}, PINNED | {"revision": OTHER}]
-    hashes = [(await bench.run(**one)).plan_hash for one in runs]
+    analyses = [await bench.run(**one) for one in runs]
+    hashes = [one.plan_hash for one in analyses]
     assert hashes[1] == hashes[2]
     assert len(set(hashes)) == 3
-
-
-async def test_an_unpinned_result_says_so_and_is_not_signed_off() -> None:
-    bench = bench_of(600)
-    analysis = await bench.run(image="vllm:latest")
-    sentence = "Unpinned: the image vllm:latest names no digest, no checkpoint revision is named: not for sign-off."
-    assert sentence in english(analysis.caveats)
-    assert not analysis.pinning.is_pinned
-    (obstacle,) = english(signoff_obstacles(analysis, bench.store.get(analysis.comparison_id)))
-    assert obstacle.startswith("unpinned: the image")
-
-
-async def test_a_pinned_result_can_be_signed_off_and_is_declared_where_nothing_tells() -> None:
-    bench = bench_of(600)
-    analysis = await bench.run(**PINNED)
-    assert (analysis.verdict, analysis.pinning.is_pinned) == (Verdict.EQUIVALENT, True)
-    assert [(one.arm, one.part, one.values, one.source) for one in analysis.pinning.found] == [
-        (arm, part, (value,), "declared")
-        for arm in (BASELINE, CANDIDATE)
+    assert [one.pinning.is_pinned for one in analyses] == [False, True, True, True]
+    assert {(one.arm, one.part): (one.values, one.source) for one in analyses[1].pinning.found} == {
+        (arm, part): ((value,), "declared")
+        for arm in ArmName
         for part, value in ((PinPart.IMAGE, IMAGE), (PinPart.REVISION, COMMIT))
-    ]
-    assert not any("Unpinned" in caveat for caveat in english(analysis.caveats))
-    assert signoff_obstacles(analysis, bench.store.get(analysis.comparison_id)) == ()
+    }
+    assert not any("Unpinned" in caveat for caveat in english(analyses[1].caveats))
 
 
 async def test_what_pods_containers_and_engines_tell_is_verified_by_them(tmp_path: Path) -> None:
@@ -85,14 +69,11 @@ async def test_what_pods_containers_and_engines_tell_is_verified_by_them(tmp_pat
     bench.baseline.model_root = bench.candidate.model_root = f"/cache/models--a--b/snapshots/{COMMIT}"
     places = {"pods": {BASELINE: "serving/off"}, "containers": {CANDIDATE: "on"}, "checkpoint": str(tmp_path)}
     analysis = await bench.run(**PINNED, **places)
-    assert analysis.pinning is not None
     assert {(one.arm, one.part): (one.values, one.source) for one in analysis.pinning.found} == {
         (BASELINE, PinPart.IMAGE): ((B, A), "kubectl, pod serving/off"),
         (CANDIDATE, PinPart.IMAGE): ((A,), "docker, container on"),
-        (BASELINE, PinPart.REVISION): ((COMMIT,), "the engine"),
-        (CANDIDATE, PinPart.REVISION): ((COMMIT,), "the engine"),
-        (BASELINE, PinPart.CHECKPOINT): ((C,), f"{tmp_path} on this machine"),
-        (CANDIDATE, PinPart.CHECKPOINT): ((C,), f"{tmp_path} on this machine"),
+        **{(arm, PinPart.REVISION): ((COMMIT,), "the engine") for arm in ArmName},
+        **{(arm, PinPart.CHECKPOINT): ((C,), f"{tmp_path} on this machine") for arm in ArmName},
     }
     comparison = bench.store.get(analysis.comparison_id)
     assert comparison.plan.pins == Pins(image=IMAGE, revision=COMMIT, checkpoint_hash=C)
@@ -142,52 +123,24 @@ async def test_what_floats_is_said_with_how_to_pin_it_and_does_not_stop() -> Non
     assert await said(bench_of(), **PINNED) == []
 
 
-async def test_a_frozen_plans_checkpoint_is_compared_with_the_folder_here(tmp_path: Path) -> None:
-    bench, other = bench_of(folder_hash=A), bench_of(folder_hash=B)
-    before = await bench.run(image=IMAGE, checkpoint=str(tmp_path))
-    frozen = bench.store.get(before.comparison_id).plan
-    assert frozen.pins.checkpoint_hash == A
-    here, elsewhere = experiment(image=IMAGE, checkpoint=str(tmp_path)), experiment(image=IMAGE)
-    with pytest.raises(PairDiffers, match=f"the baseline's checkpoint hash is {B} .*, and the plan's is {A}"):
-        await start(other.services, here, keys={}, progress=QuietProgress(), frozen=frozen)
-    done = await start(other.services, elsewhere, keys={}, progress=QuietProgress(), frozen=frozen)
-    assert done.plan_hash == before.plan_hash
-    assert done.pinning is not None
-    assert {one.source for one in done.pinning.found if one.part is PinPart.CHECKPOINT} == {"declared"}
-
-
-async def stopped(bench: Bench, **changes: Any) -> str:
-    """A comparison whose run ended early: its candidate failed."""
-    answer, bench.candidate.answer = bench.candidate.answer, lambda prompt, seed: failure()
-    with pytest.raises(Exception, match="fails"):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [(PINNED, f"and the plan's is {A}"), ({"image": "vllm/vllm-openai:latest"}, f"and was {A} when")],
+)
+async def test_an_image_that_has_moved_between_stop_and_resume_stops(changes: dict[str, Any], said: str) -> None:
+    bench = bench_of(images=images())
+    bench.candidate.answer = lambda prompt, seed: failure()
+    with pytest.raises(RunStopped):
         await bench.run(pods=PODS, **changes)
-    bench.candidate.answer = answer
     (comparison,) = bench.store.list(ComparisonFilter())
-    assert comparison.status is ComparisonStatus.STOPPED
-    return str(comparison.id)
-
-
-async def test_a_resumed_run_verifies_again() -> None:
-    bench = bench_of(images=images())
-    comparison_id = await stopped(bench, **PINNED)
-    bench.pins.images["serving/off"] = (B,)
-    with pytest.raises(PairDiffers, match="the baseline's image is"):
-        await bench.resume(comparison_id)
-    bench.pins.images["serving/new"] = (A,)
-    moved = {"pods": arms_text(PODS | {BASELINE: "serving/new"})}
-    done = await bench.resume(comparison_id, local=moved, retry_failed=True)
-    assert done.pinning is not None
-    assert done.pinning.found[0].source == "kubectl, pod serving/new"
-
-
-async def test_a_floating_image_that_has_moved_between_stop_and_resume_stops() -> None:
-    bench = bench_of(images=images())
-    comparison_id = await stopped(bench, image="vllm/vllm-openai:latest")
-    bench.pins.images |= images(off=(B,), on=(B,))
+    bench.candidate.answer, bench.pins.images = echo_number, images(off=(B,), on=(B,))
     with pytest.raises(PairDiffers) as told:
-        await bench.resume(comparison_id)
-    assert f"the baseline's image is {B} (kubectl, pod serving/off), and was {A} when" in told.value.message
-    assert "begin a new comparison" in told.value.hint
+        await bench.resume(comparison.id)
+    assert f"the baseline's image is {B} (kubectl, pod serving/off), {said}" in told.value.message
+    bench.pins.images = {"serving/new": (A,), "serving/on": (A,)}
+    moved = {"pods": arms_text(PODS | {BASELINE: "serving/new"})}
+    done = await bench.resume(comparison.id, local=moved, retry_failed=True)
+    assert done.pinning.found[0].source == "kubectl, pod serving/new"
 
 
 async def test_everything_that_keeps_a_result_from_being_signed_off() -> None:
@@ -196,12 +149,12 @@ async def test_everything_that_keeps_a_result_from_being_signed_off() -> None:
 
     bench = bench_of(600)
     bench.candidate.counters = bench.baseline.counters = closed  # type: ignore[method-assign]
-    analysis = await bench.run(limit=600, rule=DecisionRule(allow_unobserved=True))
+    analysis = await bench.run(limit=600, rule=DecisionRule(allow_unobserved=True), image="vllm:latest")
+    unpinned = "the image vllm:latest names no digest, no checkpoint revision is named"
+    assert f"Unpinned: {unpinned}: not for sign-off." in english(analysis.caveats)
+    assert not analysis.pinning.is_pinned
     comparison = bench.store.get(analysis.comparison_id)
-    assert english(signoff_obstacles(analysis, comparison)) == (
-        "limited to 600 items a task",
-        "unpinned: no image is named, no checkpoint revision is named",
-        "nothing tells that the drafter ran",
-    )
+    obstacles = ("limited to 600 items a task", f"unpinned: {unpinned}", "nothing tells that the drafter ran")
+    assert english(signoff_obstacles(analysis, comparison)) == obstacles
     quiet = replace(comparison, plan=replace(comparison.plan, tasks=()))
     assert english(signoff_obstacles(analysis, quiet))[-1] == "no task exercises the drafter"

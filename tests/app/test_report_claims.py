@@ -8,48 +8,38 @@ from typing import Any
 
 import pytest
 
-from qualab.model.comparison import PolicyResult, SignOff
+from qualab.model.comparison import PolicyResult
 from qualab.model.engine import EngineKind, TaskDrafting, TokensLack
 from qualab.model.names import Language, MissingPolicy, Objective, RequestKind, Verdict
 from qualab.model.plan import Imported
 from qualab.model.reason import Reason, of
-from qualab.model.registry import AuditEntry
-from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Report, Table, Tone
+from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Table, Tone
 from qualab.model.wording import signed
 from qualab.report.flips import extracted
 from qualab.report.model import report_model
 from qualab.report.source import Source
 from qualab.report.verdict import MOST_REASONS
 from tests.app.fakes import START
-from tests.app.test_report_model import DRAFTING, PRIMARY, bare, blocks, full, model, said
+from tests.app.test_report_model import DRAFTING, PRIMARY, analysed, bare, blocks, full, model, said, sign
 from tests.fresh_store import copy_of
 from tests.render.samples import report, sample
 from tests.said import english
-
-
-def judged(source: Source, verdict: Verdict, **changes: Any) -> Source:
-    return replace(source, analysis=replace(source.analysis, verdict=verdict, **changes))
-
-
-def one_sided(source: Source) -> Source:
-    return planned(source, rule=replace(source.plan.rule, objective=Objective.NON_INFERIORITY))
-
-
-def strict(source: Source) -> Source:
-    return planned(source, rule=replace(source.plan.rule, strict=True))
 
 
 def planned(source: Source, **changes: Any) -> Source:
     return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, **changes)))
 
 
+def ruled(source: Source, **changes: Any) -> Source:
+    return planned(source, rule=replace(source.plan.rule, **changes))
+
+
 def without_tokens(**changes: Any) -> Source:
     """Full, but that no text's tokens are known."""
     tokens = full().analysis.tokens
-    assert tokens is not None
     unknown = replace(tokens.candidate, n_tokenized=0, n_same_tokens=0, first_difference=None)
     failed = replace(tokens, lack=TokensLack.FAILED, baseline=unknown, candidate=unknown, tasks=())
-    return judged(full(), Verdict.INCONCLUSIVE, **{"tokens": failed, **changes})
+    return analysed(full(), **{"tokens": failed, **changes})
 
 
 LOGLIKELIHOODS = tuple(replace(task, kind=RequestKind.LOGLIKELIHOOD) for task in bare().plan.tasks)
@@ -57,26 +47,29 @@ IMPORTED = Imported(baseline="a", candidate="b", joins=(), findings=())
 
 
 def drafting(*tasks: TaskDrafting) -> Source:
-    treatment = full().analysis.treatment
-    assert treatment is not None
-    return judged(full(), Verdict.INCONCLUSIVE, treatment=replace(treatment, tasks=tasks))
+    return analysed(full(), treatment=replace(full().analysis.treatment, tasks=tasks))
 
 
 @pytest.mark.parametrize(
     ("make", "section", "text", "is_said"),
     [
-        (lambda: judged(bare(), Verdict.EQUIVALENT), "verdict", "with a chance of about 5 % at most", True),
-        (lambda: judged(bare(), Verdict.NON_INFERIOR), "verdict", "with a chance of about 5 % at most", True),
+        (lambda: analysed(bare(), verdict=Verdict.EQUIVALENT), "verdict", "with a chance of about 5 % at most", True),
+        (lambda: analysed(bare(), verdict=Verdict.NON_INFERIOR), "verdict", "with a chance of about 5 % at most", True),
         (full, "metrics", "a large p is no evidence of equality", True),
         (full, "methods", "A large p does not show that the drafter adds nothing", True),
         (bare, "methods", "an interval leaves 0 out only where this test does", True),
-        (lambda: strict(bare()), "running", "strict: a loss inside the margin is a regression too", True),
+        (lambda: ruled(bare(), strict=True), "running", "strict: a loss inside the margin is a regression too", True),
         (bare, "running", "strict", False),
         (full, "acceptance", "thirds:", True),
         (bare, "noise", "No noise floor was measured", True),
         (bare, "arms", "The engines were not recorded", True),
         (bare, "flips", "No scores are stored", True),
-        (lambda: judged(bare(), Verdict.INVALID, treatment=None), "acceptance", "did not look at the drafter", True),
+        (
+            lambda: analysed(bare(), verdict=Verdict.INVALID, treatment=None),
+            "acceptance",
+            "did not look at the drafter",
+            True,
+        ),
         (without_tokens, "noise", "the tokenizer of the baseline's engine could not be used", True),
         (without_tokens, "noise", "tokenized again", False),
         (lambda: without_tokens(tokens=None), "noise", "this run did not tokenize its answers", True),
@@ -98,7 +91,7 @@ def test_histograms_side_by_side_have_one_scale() -> None:
 
 
 def test_non_inferior_rules_out_a_loss_and_claims_no_more() -> None:
-    source = judged(one_sided(bare()), Verdict.NON_INFERIOR)
+    source = analysed(ruled(bare(), objective=Objective.NON_INFERIORITY), verdict=Verdict.NON_INFERIOR)
     english, korean = (model(source, language) for language in (Language.ENGLISH, Language.KOREAN))
     assert "a loss of 2.00 pp or more is ruled out in all 5 primary metrics" in english.headline
     assert "2.00%p 이상의 저하가 없음이 입증" in korean.headline
@@ -115,8 +108,6 @@ def test_the_interval_that_is_shown_is_the_one_that_decides() -> None:
     assert "90 % interval" in titles
     assert "95 % interval" not in titles
     evidence = source.analysis.metrics[0].evidence
-    assert evidence is not None
-    assert evidence.equivalence_interval is not None
     low, high = (signed(limit) for limit in (evidence.equivalence_interval.low, evidence.equivalence_interval.high))
     assert table.rows[0].cells[titles.index("90 % interval")].text == f"{low} to {high}"
     assert any("proves the objective where it lies inside the margin" in text for text in table.legend)
@@ -138,20 +129,16 @@ def test_no_cell_of_any_table_is_blank(language: Language) -> None:
 def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
     language: Language, n_changed: int, n_named: int
 ) -> None:
-    source = judged(bare(), Verdict.EQUIVALENT)
-    evidence = next(row.evidence for row in source.analysis.metrics if row.evidence)
+    source = analysed(bare(), verdict=Verdict.EQUIVALENT)
+    evidence = replace(source.analysis.metrics[0].evidence, difference=-0.003)
     reason = Reason("loss.inside", {"difference": 0.003, "low": 0.0015, "high": 0.0046})
+    told = {"verdict": Verdict.EQUIVALENT, "reason": reason, "equals": ""}
+    pvalues = [0.002] * n_changed + [0.2] * len(source.analysis.metrics)
     rows = tuple(
-        replace(
-            row,
-            verdict=Verdict.EQUIVALENT,
-            evidence=replace(evidence, difference=-0.003, pvalue_adjusted=0.002 if n < n_changed else 0.2),
-            reason=reason,
-            equals="",
-        )
-        for n, row in enumerate(source.analysis.metrics)
+        replace(row, evidence=replace(evidence, pvalue_adjusted=pvalue), **told)
+        for row, pvalue in zip(source.analysis.metrics, pvalues, strict=False)
     )
-    found = model(replace(source, analysis=replace(source.analysis, metrics=rows)), language)
+    found = model(analysed(source, metrics=rows), language)
     assert found.headline.count("0.15") == n_named
     more = f"{n_changed - n_named} more metrics" if language is Language.ENGLISH else f"지표 {n_changed - n_named}개"
     assert (more in found.headline) == (n_changed > n_named)
@@ -160,7 +147,7 @@ def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
 def test_the_band_says_its_margin() -> None:
     (chart,) = blocks(model(bare()), "forest", Forest)
     assert chart.band == "margin ±2.00 pp"
-    several = planned(bare(), rule=replace(bare().plan.rule, margins={PRIMARY: 0.03}))
+    several = ruled(bare(), margins={PRIMARY: 0.03})
     (chart,) = blocks(model(several), "forest", Forest)
     assert chart.band == "margin"
     assert "±3.00 pp, ±2.00 pp" in said(model(several), "forest")
@@ -170,7 +157,7 @@ def test_of_many_reasons_the_weightiest_are_said_and_the_others_counted() -> Non
     margin = Reason("margin.loss", {"margin": 0.02})
     losses = (of(row.id, Reason("proven.above", {"bounds": margin})) for row in bare().analysis.metrics)
     reasons = (*losses, Reason("no-primary"))
-    shown = next(blocks(model(judged(bare(), Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
+    shown = next(blocks(model(analysed(bare(), verdict=Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
     assert shown[:MOST_REASONS] == english(reasons[:MOST_REASONS])
     assert shown[MOST_REASONS:] == ("and 26 more metrics: see the table of all metrics", "no primary metric")
 
@@ -181,12 +168,12 @@ def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:
         for policy in MissingPolicy
     )
     rows = tuple(replace(row, policies=ways if row.id == PRIMARY else ()) for row in full().analysis.metrics)
-    *_, table = blocks(model(judged(full(), Verdict.INCONCLUSIVE, metrics=rows)), "missing", Table)
+    *_, table = blocks(model(analysed(full(), metrics=rows)), "missing", Table)
     (row,) = table.rows
     assert [cell.tone for cell in row.cells[1:5]] == [Tone.GOOD, Tone.OPEN, Tone.GOOD, Tone.GOOD]
     assert (row.cells[0].text, row.cells[-1].text) == (PRIMARY, "no")
     rows = tuple(replace(row, tipping_point=7, n_missing=13) for row in rows)
-    *_, table = blocks(model(judged(full(), Verdict.INCONCLUSIVE, metrics=rows)), "missing", Table)
+    *_, table = blocks(model(analysed(full(), metrics=rows)), "missing", Table)
     assert table.rows[0].cells[-1].text == "7 of 13 lost"
 
 
@@ -196,29 +183,16 @@ def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:
     titles = [column.id for column in next(blocks(model(source), "missing", Table)).columns]
     assert titles == ["arm", "requests", "answered", "unanswered", "empty"]
     treatment = full().analysis.treatment
-    assert treatment is not None
     engines = tuple(replace(one, kind=EngineKind.UNKNOWN, drafter="") for one in treatment.engines)
-    unknown = judged(full(), Verdict.INCONCLUSIVE, treatment=replace(treatment, engines=engines))
-    rows = {
-        row.cells[0].text: [cell.text for cell in row.cells[1:]]
-        for row in next(blocks(model(unknown), "arms", Table)).rows
-    }
-    assert rows["engine"] == ["not known", "not known"]
-    assert rows["drafter"] == ["not said", "not said"]
+    table = next(blocks(model(analysed(full(), treatment=replace(treatment, engines=engines))), "arms", Table))
+    rows = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
+    assert (rows["engine"], rows["drafter"]) == (["not known"] * 2, ["not said"] * 2)
 
 
-@pytest.mark.parametrize(
-    ("detail", "text"),
-    [
-        (None, ""),
-        (("12", "13"), "13"),
-        ((True, False), "✓ ✗"),
-        ((1, 2, 3), "[1, 2, 3]"),
-        (("a", "x\u200b"), "x‹U+200B›"),
-    ],
-)
-def test_what_was_extracted_is_read_off_a_score(detail: tuple[Any, ...] | None, text: str) -> None:
-    assert extracted(detail) == text
+def test_what_was_extracted_is_read_off_a_score() -> None:
+    shown = {("12", "13"): "13", (True, False): "✓ ✗", (1, 2, 3): "[1, 2, 3]", ("a", "x\u200b"): "x‹U+200B›"}
+    assert {detail: extracted(detail) for detail in shown} == shown
+    assert extracted(None) == ""
 
 
 def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_do_not() -> None:
@@ -238,41 +212,24 @@ def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_d
     assert set(facts) == {"12 → 13"}
 
 
-OTHER = "f" * 64
-
-
-def after_the_data() -> Report:
-    """Under a plan of another margin, level and objective, which is stored by its hash alone."""
+def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> None:
     made, analysis = sample()
-    store = copy_of(made.store)
+    store, other = copy_of(made.store), "f" * 64
     changes = (("margin", 0.02, 0.05), ("alpha", 0.05, 0.1), ("objective", "equivalence", "non_inferiority"))
     parts = (Reason("changed", {"part": part, "before": old, "after": new}) for part, old, new in changes)
-    why = Reason("after-data", {"changes": tuple(parts)})
+    reasons = (Reason("after-data", {"changes": tuple(parts)}), *analysis.reasons)
     rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
-    other = replace(analysis, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons), metrics=rows)
-    store.put_analysis(other, now=START)
-    signed = SignOff(
-        comparison_id=made.comparison.id, plan_hash=made.comparison.plan_hash, analysis_hash="a" * 64,
-        verdict=Verdict.EQUIVALENT, signed_by="김민지", note="", override="", obstacles=(), signed_at=START,
-    )  # fmt: skip
-    entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)
-    store.sign_off(signed, entry=entry)
-    return report_model(store, made.comparison.id, Language.ENGLISH, plan_hash=OTHER)
-
-
-def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> None:
-    found = after_the_data()
-    assert (found.plan_hash, found.headline) == (OTHER, "No verdict on quality: this plan was made after the data.")
+    after = replace(analysis, plan_hash=other, verdict=Verdict.INVALID, reasons=reasons, metrics=rows)
+    store.put_analysis(after, now=START)
+    sign(store)
+    found = report_model(store, made.comparison.id, Language.ENGLISH, plan_hash=other)
+    assert (found.plan_hash, found.headline) == (other, "No verdict on quality: this plan was made after the data.")
     assert "made after the data: it shows what would have been found, and decides nothing" in said(found, "verdict")
-    assert sample()[0].comparison.plan_hash[:12] in said(found, "verdict")
+    assert made.comparison.plan_hash[:12] in said(found, "verdict")
     assert "non-inferiority, above −5.00 pp, α = 0.1" in said(found, "running")
     (chart,) = blocks(found, "forest", Forest)
     assert {(row.margin_low, row.margin_high) for row in chart.rows} == {(-0.05, None)}
     assert "the plan was made after the data" in said(found, "signoff")
-    assert not list(blocks(found, "signoff", Table))
-    assert "김민지" not in said(found, "signoff")
-
-
-def test_the_report_under_the_own_plan_is_as_it_was() -> None:
-    assert list(blocks(report(), "signoff", Table))
+    assert (list(blocks(found, "signoff", Table)), "김하나" in said(found, "signoff")) == ([], False)
+    assert list(blocks(report(), "signoff", Table)), "under its own plan"
     assert "after the data" not in said(report(), "verdict")

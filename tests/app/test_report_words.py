@@ -49,10 +49,9 @@ def test_every_place_has_a_format_that_there_is(language: Language) -> None:
     assert [format(1.0, spec) for spec in others]
 
 
-def parsed(folder: str, *, having: str = "") -> Iterator[ast.AST]:
+def nodes(folder: str) -> Iterator[ast.AST]:
     for path in (PACKAGE / folder).rglob("*.py"):
-        if having in (text := path.read_text()):
-            yield from ast.walk(ast.parse(text))
+        yield from ast.walk(ast.parse(path.read_text()))
 
 
 def patterns(node: ast.expr) -> Iterator[re.Pattern[str]]:
@@ -66,45 +65,30 @@ def patterns(node: ast.expr) -> Iterator[re.Pattern[str]]:
         yield re.compile("".join(parts))
 
 
-def constants(folder: str) -> set[str]:
-    return {node.value for node in parsed(folder) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+def asked(folder: str, function: str) -> Iterator[re.Pattern[str]]:
+    """What this function is called with first, or a variable `code` holds in a module that calls it."""
+    for path in (PACKAGE / folder).rglob("*.py"):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if f"{function}(" in text else ():
+            if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == function:
+                yield from patterns(node.args[0])
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code":
+                yield from patterns(node.value)
 
 
-def test_every_text_is_used_and_every_text_that_is_used_is_there() -> None:
-    keys = ENGLISH.texts("texts").keys()
+@pytest.mark.parametrize(("table", "folder", "function"), [("texts", "report", "words"), ("reasons", "", "Reason")])
+def test_every_text_is_used_and_every_text_that_is_used_is_there(table: str, folder: str, function: str) -> None:
+    keys, wanted = ENGLISH.texts(table).keys(), list(asked(folder, function))
+    assert [one.pattern for one in wanted if not any(map(one.fullmatch, keys))] == []
+    constants = {node.value for node in nodes(folder) if isinstance(node, ast.Constant)}
     vocabularies = (value for module in (engine, names, plan) for value in vars(module).values())
     enums = [kind.__members__ for kind in vocabularies if isinstance(kind, type) and issubclass(kind, Enum)]
     members = {text for kind in enums for name, one in kind.items() for text in (name, name.lower(), one.value)}
-    made = [one for node in parsed("report") if isinstance(node, ast.JoinedStr) for one in patterns(node)]
-    prefixed = [one for one in made if re.match(r"[a-z]{3,}\\ ", one.pattern)]
-    used = constants("report") | members
-    assert [key for key in keys if key not in used and not any(one.fullmatch(key) for one in prefixed)] == []
+    made = [one for node in nodes(folder) if isinstance(node, ast.JoinedStr) for one in patterns(node)]
+    named = [*wanted, *(one for one in made if re.match(r"[a-z]{3,}\\ ", one.pattern))]
+    unused = [key for key in keys - constants - members if not any(one.fullmatch(key) for one in named)]
+    assert unused == []
     assert [key for key in keys if key.startswith("legend ") and key.removeprefix("legend ") not in keys] == []
-    calls = (node for node in parsed("report") if isinstance(node, ast.Call) and node.args)
-    asked = [
-        one
-        for node in calls
-        if isinstance(node.func, ast.Name) and node.func.id == "words"
-        for one in patterns(node.args[0])
-    ]
-    assert [one.pattern for one in asked if not any(map(one.fullmatch, keys))] == []
-
-
-def test_every_code_that_is_made_has_words_and_is_made() -> None:
-    made: dict[str, re.Pattern[str]] = {}
-    for node in parsed("", having="import Reason"):
-        code: ast.expr | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason" and node.args:
-            code = node.args[0]
-        elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name) and target.id == "code":
-            code = node.value
-        made |= {one.pattern: one for one in patterns(code)} if code else {}
-    known = ENGLISH.texts("reasons")
-    assert [pattern for pattern, code in made.items() if not any(map(code.fullmatch, known))] == []
-    tabled = constants("")
-    assert [
-        code for code in known if code not in tabled and not any(one.fullmatch(code) for one in made.values())
-    ] == []
 
 
 ABOUT = Reason("about.range", {"n": 751, "low": 548, "high": 1039})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from qualab.report.words import ENGLISH, catalogue
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.store import Store
-from tests.app.fakes import START, Bench, FakeTasks
+from tests.app.fakes import START, Bench, FakeHarness, FakeTasks
 from tests.fresh_store import copy_of, fresh_store
 from tests.said import english
 from tests.store.samples import make_comparison, make_items
@@ -26,8 +28,11 @@ class Done:
     """A finished comparison in a database."""
 
     bench: Bench
-    store: Store
     id: str
+
+    @property
+    def store(self) -> Store:
+        return self.bench.store
 
     def sign(self, **changes: Any) -> Any:
         said = {"signed_by": "Kim Minji", "who": "kim@ci", "at": START, **changes}
@@ -41,21 +46,28 @@ class Done:
             assert connection.exec_driver_sql(statement).rowcount > 0
 
 
-SIGNED: list[Done] = []
-
-
-async def signed_once() -> Done:
-    """A comparison that is run and signed off once for all tests, which alter copies of it."""
-    if not SIGNED:
-        SIGNED.append(await finish())
-        SIGNED[0].sign()
-    return SIGNED[0]
-
-
 async def finish(n_items: int = 200, **changes: Any) -> Done:
     bench = Bench.of(n_items, hard=changes.pop("hard", (1,)))
     analysis = await bench.run(margin=0.05, **(PINNED | changes))
-    return Done(bench, bench.store, analysis.comparison_id)
+    return Done(bench, analysis.comparison_id)
+
+
+@cache
+def finished() -> Done:
+    return asyncio.run(finish())
+
+
+def copied() -> Done:
+    """A comparison that is run once for all tests, which sign off and alter copies of it."""
+    bench = finished().bench
+    own = FakeHarness(replace(bench.harness.tasks))
+    return Done(replace(bench, store=copy_of(bench.store), harness=own), finished().id)
+
+
+def signed() -> Done:
+    done = copied()
+    done.sign()
+    return done
 
 
 @pytest.mark.parametrize(
@@ -80,8 +92,8 @@ async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_give
     assert any(obstacle in one for one in english(signed.obstacles))
 
 
-async def test_a_passing_pinned_comparison_is_signed_off_on_record() -> None:
-    done = await finish()
+def test_a_passing_pinned_comparison_is_signed_off_on_record() -> None:
+    done = copied()
     signed = done.sign(note="release 12")
     assert (signed.verdict, english(signed.obstacles), signed.note) == (Verdict.EQUIVALENT, (), "release 12")
     assert signed.analysis_hash == done.store.seals(done.id)[-1].seal
@@ -102,8 +114,8 @@ async def test_a_passing_pinned_comparison_is_signed_off_on_record() -> None:
         ({"note": "\0"}, "without NUL"),
     ],
 )
-async def test_a_sign_off_says_what_can_be_kept_and_shown(texts: dict[str, str], says: str) -> None:
-    done = await finish()
+def test_a_sign_off_says_what_can_be_kept_and_shown(texts: dict[str, str], says: str) -> None:
+    done = copied()
     with pytest.raises(InvalidValue, match=says) as caught:
         done.sign(**texts)
     assert set(caught.value.details["fields"]) == set(texts)  # type: ignore[call-overload]
@@ -117,9 +129,8 @@ def test_what_has_no_verdict_is_not_signed_off() -> None:
         sign_off(store, "c-1", signed_by="Kim", who="kim@ci", at=START)
 
 
-async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = await finish()
-    done.sign()
+def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = signed()
     seals, analysis = done.store.seals(done.id), done.store.analysis(done.id)
     assert analysis is not None
     before = english(analysis.reasons)
@@ -181,18 +192,16 @@ async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(mon
         ("UPDATE comparison SET plan = '{}'", {"rows"}),
     ],
 )
-async def test_what_was_altered_is_found(statement: str, wrong: set[str]) -> None:
-    signed = await signed_once()
-    store = copy_of(signed.store)
-    done = Done(replace(signed.bench, store=store), store, signed.id)
+def test_what_was_altered_is_found(statement: str, wrong: set[str]) -> None:
+    done = signed()
     done.alter(statement)
     found = done.verify()
     assert found.is_altered
     assert wrong <= {check.name for check in found.checks if check.is_ok is False}
 
 
-async def test_an_analysis_cannot_be_put_in_between_or_left_out() -> None:
-    done = await finish()
+def test_an_analysis_cannot_be_put_in_between_or_left_out() -> None:
+    done = copied()
     analysis = done.store.analysis(done.id)
     assert analysis is not None
     done.store.put_analysis(replace(analysis, plan_hash="o" * 64), now=START)
@@ -201,15 +210,15 @@ async def test_an_analysis_cannot_be_put_in_between_or_left_out() -> None:
     assert "seals" in {check.name for check in done.verify().checks if check.is_ok is False}
 
 
-async def test_what_is_being_run_is_not_called_altered() -> None:
-    done = await finish()
+def test_what_is_being_run_is_not_called_altered() -> None:
+    done = copied()
     done.store.claim(done.id, runner="another", now=done.bench.clock.now(), stale_after_s=30.0)
     with pytest.raises(ComparisonBusy):
         done.verify()
 
 
-async def test_what_cannot_be_made_again_is_no_alteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = await finish()
+def test_what_cannot_be_made_again_is_no_alteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = copied()
 
     def hangs(*_: Any) -> Any:
         raise ScoringTimedOut("Scoring item sums/3 took more than 30 s in filter none of task sums")

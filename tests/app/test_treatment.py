@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,59 +20,41 @@ from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule, DrafterCosts, Plan
 from qualab.run.prepare import make_plan
 from tests.app.fakes import BASELINE, CANDIDATE, START, FakeTasks, experiment, reply
-from tests.app.scripted_pair import ROUNDS, drafting, pair, treatment
-from tests.said import CLOSED, english
-from tests.scripted_engine import SPEC_TOKENS, EngineScript
+from tests.app.scripted_pair import ALLOWED, ROUNDS, drafting, messages, notes, pair, stops, treatment, troubles
+from tests.said import CLOSED, UNTOLD, english
+from tests.scripted_engine import LLAMA, OPEN, OTHERS, PROMETHEUS, SGLANG, SPEC_TOKENS, TENSORRT_LLM, TGI, EngineScript
 
-LLAMA = EngineScript(kind="llama")
-OPEN = EngineScript(has_server_info=True)
+NOTHING = Drafting()
 
 
 def planned(**changes: Any) -> Plan:
     return make_plan(experiment(**changes), FakeTasks(n_items=40))
 
 
-def answers(
-    n: int = 40,
-    *,
-    arm: ArmName = CANDIDATE,
-    drafted: Sequence[Drafted | None] = (None,),
-    prompt_tokens: int = 100,
-    completion_tokens: int | None = 50,
-    into: DraftedAnswers | None = None,
-) -> DraftedAnswers:
-    found = into or DraftedAnswers()
+def answers(n: int = 40, *, into: DraftedAnswers | None = None, **said: Any) -> DraftedAnswers:
+    """The candidate's of 100 prompt tokens and 50 more, unless said otherwise; of several `drafted` each in turn."""
+    found, drafted, arm = into or DraftedAnswers(), said.pop("drafted", [None]), said.pop("arm", CANDIDATE)
     for position in range(n):
-        said = reply(
-            drafted=drafted[position % len(drafted)], prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
-        )
-        found.add(Answer(arm=arm, position=position, choice=0, repeat=0, request_hash=b"", reply=said, run=0), "sums")
+        given = {"prompt_tokens": 100, "completion_tokens": 50, "drafted": drafted[position % len(drafted)], **said}
+        answer = Answer(arm=arm, position=position, choice=0, repeat=0, request_hash=b"", reply=reply(**given))
+        found.add(answer, "sums")
     return found
 
 
-def counters(drafting: Drafting | None, **changes: Any) -> Counters:
-    return Counters(drafting=drafting, **changes)
+def segment(after: Counters | None, before: Counters | None = None, **changes: Any) -> Segment:
+    given = {"arm": CANDIDATE, "part": 0, "attempts": 40, "task": "sums", "prompt_tokens": 4_000}
+    return Segment(before=before, after=after, **{**given, "began_at": START, "ended_at": START, **changes})
 
 
-def segment(
-    after: Counters | None,
-    before: Counters | None = None,
-    *,
-    arm: ArmName = CANDIDATE,
-    part: int = 0,
-    attempts: int = 40,
-    **changes: Any,
-) -> Segment:
-    given: dict[str, Any] = {"task": "sums", "prompt_tokens": 4_000, "began_at": START, "ended_at": START}
-    return Segment(arm=arm, part=part, before=before, after=after, attempts=attempts, **{**given, **changes})
+def stretch(after: Drafting, before: Drafting = NOTHING, **changes: Any) -> Segment:
+    return segment(Counters(drafting=after), Counters(drafting=before), **changes)
 
 
-def seen(arm: ArmName, found: Counters | None, kind: EngineKind = EngineKind.VLLM) -> EngineSeen:
-    return EngineSeen(arm=arm, seen_at=START, engine=Engine(kind=kind, counters=found))
+def seen(arm: ArmName, counters: Counters | None) -> EngineSeen:
+    return EngineSeen(arm=arm, seen_at=START, engine=Engine(kind=EngineKind.VLLM, counters=counters))
 
 
-NO_DRAFTER = counters(None)
-NOTHING = Drafting()
+NO_DRAFTER = Counters(drafting=None)
 OFF: list[Observation] = [seen(BASELINE, NO_DRAFTER), segment(NO_DRAFTER, NO_DRAFTER, arm=BASELINE)]
 TENS = Drafting(drafts=10, draft_tokens=40, accepted_tokens=20, accepted_at=(8, 6, 4, 2))
 HUNDREDS = Drafting(drafts=100, draft_tokens=400, accepted_tokens=200, accepted_at=(80, 60, 40, 20))
@@ -85,7 +68,7 @@ def treated(observations: Iterable[Observation], found: DraftedAnswers | None = 
 
 
 def test_counters_by_position_become_every_number() -> None:
-    found = treated([segment(counters(TENS + HUNDREDS), counters(HUNDREDS))])
+    found = treated([stretch(TENS + HUNDREDS, HUNDREDS)])
     (task,) = found.tasks
     assert english(found.troubles) == ()
     assert (task.rounds, task.draft_tokens, task.accepted_tokens) == (10, 40, 20)
@@ -95,11 +78,16 @@ def test_counters_by_position_become_every_number() -> None:
     assert (task.first_third, task.last_third, task.request_mean_length) == (None, None, None)
 
 
+def thirds(*drafts: int, accepted: Sequence[int] = ()) -> list[Segment]:
+    """Three parts of 13 answers each, from so many drafts to so many, in turn."""
+    both = zip(drafts, accepted or drafts, strict=True)
+    marks = [Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=m) for n, m in both]
+    began = [START, START, START + timedelta(minutes=5)]
+    return [stretch(marks[n + 1], marks[n], part=n, attempts=13, began_at=began[n]) for n in range(3)]
+
+
 def test_thirds_are_told_apart_and_added_up() -> None:
-    at = [0, 20, 30, 35]
-    marks = [counters(Drafting(drafts=10 * n, draft_tokens=40 * n, accepted_tokens=at[n])) for n in range(4)]
-    parts = [segment(marks[n + 1], marks[n], part=n, attempts=13) for n in range(3)]
-    (task,) = treated(parts).tasks
+    (task,) = treated(thirds(0, 10, 20, 30, accepted=(0, 20, 30, 35))).tasks
     assert (task.first_third, task.last_third) == (3.0, 1.5)
     assert task.mean_length == pytest.approx(1 + 35 / 30)
     assert (task.histogram, task.median_length) == ((), None)
@@ -129,15 +117,13 @@ def test_without_counts_of_rounds_there_is_a_share_alone() -> None:
 def decoded(drafting: Drafting | None, **changes: Any) -> tuple[Counters, Counters]:
     before = {name: 7 * value for name, value in changes.items()}
     after = {name: value + before[name] for name, value in changes.items()}
-    return counters(drafting, **after), counters(NOTHING if drafting else None, **before)
-
-
-# 400 steps of 10 ms without a drafter
-STEPS = segment(*decoded(None, decode_s=4.0, decode_steps=400), arm=BASELINE)
+    return Counters(drafting=drafting, **after), Counters(drafting=NOTHING if drafting else None, **before)
 
 
 FULL = {"decode_s": 4.0, "decode_steps": 400}
 DRAFTED = {"decode_s": 2.4, "decode_steps": 150}
+STEPS = segment(*decoded(None, **FULL), arm=BASELINE)
+"""400 steps of 10 ms without a drafter."""
 
 
 @pytest.mark.parametrize(
@@ -166,41 +152,14 @@ def test_the_cost_of_a_round_is_estimated_from_enough_steps_of_both_engines(
 
 
 def test_costs_that_are_given_go_before_those_that_are_estimated() -> None:
-    observations = [STEPS, segment(*decoded(HUNDREDS, decode_s=2.4, decode_steps=150))]
+    observations = [STEPS, segment(*decoded(HUNDREDS, **DRAFTED))]
     found = treated(observations, drafter_costs=DrafterCosts(draft=0.2, overhead=0.05))
     assert found.break_even_length == pytest.approx(1.25)
     assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 1.25)
     assert found.tasks[0].round_cost == pytest.approx(0.9), "beside them"
 
 
-def test_rounds_that_cost_more_than_they_yield_are_said_and_decide_nothing() -> None:
-    found = treated([STEPS, segment(*decoded(HUNDREDS, decode_s=4.5, decode_steps=150))])
-    assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 4.0)
-    said = "sums: 3.00 tokens per round, below the break-even of 4.00 by this run's step times: the drafter costs time"
-    assert f"{said} here." in english(found.notes)
-    assert english(found.troubles) == ()
-
-
-@pytest.mark.parametrize(("accepting", "is_said"), [(40, True), (50, False)])
-def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: bool) -> None:
-    poor = Drafting(drafts=100, draft_tokens=400, accepted_tokens=accepting, accepted_at=(accepting, 0, 0, 0))
-    found = treated([stretch(poor)])
-    assert any("accepted no draft token" in note for note in english(found.notes)) is is_said
-    assert english(found.troubles) == ()
-
-
 # troubles
-
-
-def stretch(after: Drafting, before: Drafting = NOTHING, **changes: Any) -> Segment:
-    return segment(counters(after), counters(before), **changes)
-
-
-def thirds(*drafts: int) -> list[Segment]:
-    """Three parts of 13 answers each, from so many drafts to so many, in turn."""
-    marks = [Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n) for n in drafts]
-    began = [START, START, START + timedelta(minutes=5)]
-    return [stretch(marks[n + 1], marks[n], part=n, attempts=13, began_at=began[n]) for n in range(3)]
 
 
 def with_long(n_long: int) -> DraftedAnswers:
@@ -210,13 +169,13 @@ def with_long(n_long: int) -> DraftedAnswers:
 
 
 POOR, FEW = (Drafting(drafts=n // 4, draft_tokens=n, accepted_at=(0, 0, 0, 0)) for n in (100, 99))
-ALLOWED = DecisionRule(allow_unobserved=True)
 NO_DRAFTER_SAID = "the candidate's engine counts no drafts in sums: it has no drafter"
 DEAD = "the candidate drafted nothing in 40 answers: its drafter is dead, or off"
 OLD_ANSWERS = answers(drafted=[Drafted(draft_tokens=15, accepted_tokens=2, rounds=())])
 ALLOWS = "(a plan may allow that with allow_unobserved)"
 TOO_SHORT = "sums: nothing was drafted; its answers are too short for a drafter to be exercised."
-DEAR = "sums: 3.00 tokens per round, below the plan's break-even of 3.50: the drafter costs time here."
+BELOW = "sums: 3.00 tokens per round, below the"
+COSTS = "the drafter costs time here."
 
 
 @pytest.mark.parametrize(
@@ -239,11 +198,20 @@ DEAR = "sums: 3.00 tokens per round, below the plan's break-even of 3.50: the dr
         ([segment(None)], None, {}, f"whether the drafter ran is not observable: {CLOSED} {ALLOWS}", ""),
         ([segment(None)], None, {"rule": ALLOWED}, "", "sums: what was drafted is not observable."),
         (
-            [seen(CANDIDATE, counters(NOTHING)), seen(CANDIDATE, counters(HUNDREDS))],
+            [seen(CANDIDATE, Counters(drafting=NOTHING)), seen(CANDIDATE, Counters(drafting=HUNDREDS))],
             *(None, {}, ""),
             "sums: what was drafted is not observable any more: the run was interrupted.",
         ),
-        ([stretch(TENS)], None, {"drafter_costs": DrafterCosts(draft=2.5)}, "", DEAR),
+        (
+            [stretch(TENS)],
+            *(None, {"drafter_costs": DrafterCosts(draft=2.5)}, ""),
+            f"{BELOW} plan's break-even of 3.50: {COSTS}",
+        ),
+        (
+            [STEPS, segment(*decoded(HUNDREDS, decode_s=4.5, decode_steps=150))],
+            *(None, {}, ""),
+            f"{BELOW} break-even of 4.00 by this run's step times: {COSTS}",
+        ),
     ],
 )
 def test_what_is_a_trouble_and_what_is_only_said(
@@ -255,6 +223,13 @@ def test_what_is_a_trouble_and_what_is_only_said(
     assert not note or note in english(found.notes)
 
 
+@pytest.mark.parametrize(("accepting", "is_said"), [(40, True), (50, False)])
+def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: bool) -> None:
+    found = treated([stretch(replace(HUNDREDS, accepted_tokens=accepting, accepted_at=(accepting, 0, 0, 0)))])
+    assert any("accepted no draft token" in note for note in english(found.notes)) is is_said
+    assert english(found.troubles) == ()
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_nothing_tells_of_the_baseline(allowed: bool) -> None:
     plan = planned(rule=DecisionRule(allow_unobserved=allowed))
@@ -264,16 +239,16 @@ def test_nothing_tells_of_the_baseline(allowed: bool) -> None:
 
 
 def test_a_baseline_that_drafted() -> None:
-    both = [segment(counters(TENS), counters(NOTHING), arm=arm) for arm in ArmName]
+    both = [stretch(TENS, arm=arm) for arm in ArmName]
     found = treatment_of(planned(), both, answers(40, arm=BASELINE, into=answers()), arms=())
     assert english(found.troubles) == ("sums: the baseline drafted 40 tokens: a drafter is on there",)
 
 
 def test_a_restart_between_two_readings_that_failed_is_found() -> None:
-    whole = counters(HUNDREDS, started_at_s=1.0)
-    later = counters(TENS, started_at_s=2.0)
+    whole = Counters(drafting=HUNDREDS, started_at_s=1.0)
+    later = Counters(drafting=TENS, started_at_s=2.0)
     stretches = [
-        segment(whole, counters(NOTHING, started_at_s=1.0), attempts=20),
+        segment(whole, Counters(drafting=NOTHING, started_at_s=1.0), attempts=20),
         segment(None, whole, attempts=10),
         segment(later, None, attempts=10),
     ]
@@ -285,7 +260,8 @@ def test_a_restart_between_two_readings_that_failed_is_found() -> None:
     ("finished", "starts", "is_said"), [(41, 1, True), (40, 1, False), (44, 2, False), (45, 2, True)]
 )
 def test_requests_beyond_ours_and_beyond_what_a_kill_left_behind(finished: int, starts: int, is_said: bool) -> None:
-    before, after = counters(NOTHING, finished_requests=0), counters(TENS, finished_requests=finished)
+    before = Counters(drafting=NOTHING, finished_requests=0)
+    after = Counters(drafting=TENS, finished_requests=finished)
     observations = [*OFF, *[seen(CANDIDATE, before)] * starts, segment(after, before)]
     summary = next(one for one in Summary([]).arms if one.arm is CANDIDATE)
     found = treatment_of(planned(), observations, answers(), arms=(summary,))
@@ -296,27 +272,47 @@ def test_requests_beyond_ours_and_beyond_what_a_kill_left_behind(finished: int, 
 # whole runs against scripted servers
 
 
+def told_level(level: str, **changes: Any) -> EngineScript:
+    """A server whose configuration says how much its answers tell of drafting."""
+    return replace(OPEN, config={"observability_config": {"per_request_spec_decode_metrics": level}}, **changes)
+
+
+ALL = 40 * ROUNDS
+SHUT = replace(OPEN, has_metrics=False)
+"""Closed metrics, but an open configuration."""
+TWO = (EngineScript(fingerprints=(f"vllm-0.32.0-{name}",)) for name in "ab")
+
+
 @pytest.mark.parametrize(
-    ("off", "on"),
+    ("off", "on", "rounds", "draft_tokens"),
     [
-        (EngineScript(), EngineScript()),
-        (OPEN, EngineScript(has_server_info=True, tells=True)),
-        (EngineScript(), EngineScript(engines=3, model_name="another-name")),
-        (LLAMA, LLAMA),
-        (EngineScript(kind="llama", has_metrics=False), EngineScript(kind="llama", has_metrics=False)),
-        (EngineScript(fingerprints=("vllm-0.32.0-a",)), EngineScript(fingerprints=("vllm-0.32.0-b",))),
+        *((one, one, ALL, ALL * SPEC_TOKENS) for one in (EngineScript(), LLAMA, SGLANG, TENSORRT_LLM)),
+        (*[replace(LLAMA, has_metrics=False)] * 2, None, ALL * SPEC_TOKENS),
+        (PROMETHEUS, PROMETHEUS, None, ALL * SPEC_TOKENS),
+        (TGI, TGI, ALL, None),
+        (OPEN, replace(OPEN, tells=True, engines=3, model_name="another-name"), ALL, ALL * SPEC_TOKENS),
+        (told_level("none"), told_level("summary", tells=True), ALL, ALL * SPEC_TOKENS),
+        (SHUT, replace(SHUT, tells=True), ALL, ALL * SPEC_TOKENS),
+        (EngineScript(), EngineScript(dead_for="Go on"), ALL, ALL * SPEC_TOKENS),  # one probe finds nothing
+        (*TWO, ALL, ALL * SPEC_TOKENS),
     ],
 )
-def test_a_healthy_pair_is_never_invalid(off: EngineScript, on: EngineScript) -> None:
+def test_a_healthy_pair_is_never_stopped_or_invalid_and_its_drafter_is_told_as_far_as_engines_count(
+    off: EngineScript, on: EngineScript, rounds: int | None, draft_tokens: int | None
+) -> None:
     with pair(off=off, on=on) as both:
+        assert stops(both.preflight()) == []
         found = both.compared()
-    assert english(treatment(found).troubles) == ()
+    assert troubles(found) == ()
     assert found.verdict is not Verdict.INVALID
+    assert treatment(found).is_observed
+    assert [arm.models for arm in found.arms] == [{"scripted": 40}] * 2
     task = drafting(found)
-    assert (task.draft_tokens, task.accepted_tokens) == (40 * ROUNDS * SPEC_TOKENS, 40 * ROUNDS * 2)
-    if on.has_metrics:
-        assert (task.rounds, task.histogram) == (40 * ROUNDS, (0, 0, 40 * ROUNDS, 0))
-        assert (task.mean_length, task.first_third, task.last_third) == (3.0, 3.0, 3.0)
+    assert (task.draft_tokens, task.accepted_tokens, task.rounds) == (draft_tokens, 2 * ALL, rounds)
+    assert task.mean_length == (rounds and 3.0)
+    assert task.accepted_share == (draft_tokens and pytest.approx(2 / 3))
+    if on.kind in ("vllm", "llama") and on.has_metrics:
+        assert (task.histogram, task.first_third, task.last_third) == ((0, 0, ALL, 0), 3.0, 3.0)
     assert (task.request_mean_length == 3.0) is on.tells
 
 
@@ -359,93 +355,137 @@ def test_a_fault_in_a_run_makes_it_invalid(given: dict[str, Any], looks: int | N
     with pair(**given) as both:
         found = both.compared(looks=looks)
     assert found.verdict is Verdict.INVALID
-    (trouble,) = english(treatment(found).troubles)
+    (trouble,) = troubles(found)
     assert trouble.startswith(said)
 
 
+@pytest.mark.parametrize("shown_from", [12, 1_000])
+def test_a_configured_drafter_that_metrics_do_not_show_yet_is_left_to_the_run(shown_from: int) -> None:
+    with pair(off=SGLANG, on=replace(SGLANG, counts_from=shown_from)) as both:
+        before, found = both.preflight(), both.compared()
+    said = "the candidate is configured with a drafter (EAGLE3 /models/qwen3-8b-eagle3, 4 tokens), which its metrics do"
+    assert (stops(before), f"{said} not show yet" in messages(before)) == ([], True)
+    if shown_from == 12:
+        assert (troubles(found), drafting(found).mean_length) == ((), 3.0)
+    else:
+        assert found.verdict is Verdict.INVALID
+        assert troubles(found)[0].startswith(f"whether the drafter ran is not observable: {UNTOLD}")
+
+
+@pytest.mark.parametrize("script", OTHERS)
+def test_a_baseline_that_drafts_in_the_middle_makes_it_invalid(script: EngineScript) -> None:
+    with pair(off=script, on=script) as both:
+        engine = both.off.engine
+        generated = engine.generated
+
+        def drafting_for_some(prompt: str, **counts: Any) -> Any:
+            engine.drafts = "sums 3" in prompt
+            return generated(prompt, **counts)
+
+        engine.generated = drafting_for_some  # type: ignore[method-assign]
+        found = both.compared(rule=ALLOWED)
+    assert found.verdict is Verdict.INVALID
+    assert any("the baseline drafted" in one for one in troubles(found))
+
+
+def test_a_routers_fallback_in_the_middle_of_a_run_is_counted_by_arm() -> None:
+    with pair(on=EngineScript(fallback="MODEL-B", fallback_from=25)) as both:
+        found = both.compared()
+    off, on = (arm.models for arm in found.arms)
+    n = on["MODEL-B"]
+    assert 0 < n < 40
+    assert (off, on) == ({"scripted": 40}, {"MODEL-B": n, "scripted": 40 - n})
+    assert found.verdict is Verdict.INVALID
+    said = f"{n} of 40 answers of the candidate come from MODEL-B, and scripted was asked: another model answers"
+    assert troubles(found) == (said,)
+    assert said in english(found.reasons)
+
+
+def test_one_other_name_in_both_arms_is_a_name_of_the_model() -> None:
+    named = EngineScript(fallback="scripted-2026-01-02")
+    with pair(off=named, on=named) as both:
+        before = both.preflight()
+        both.compared(killed_after=10)
+        found = both.resumed()  # which sends no trials: what the start saw is known
+    said = "the candidate answers as scripted-2026-01-02, and scripted was asked"
+    assert (said in messages(before), said in stops(before)) == (True, False)
+    assert found.verdict is not Verdict.INVALID
+    assert found.arms[1].models == {"scripted-2026-01-02": 40}
+
+
 @pytest.mark.parametrize(
-    ("off", "note"),
+    ("off", "on", "note"),
     [
         (
-            OPEN,
+            *(OPEN, OPEN),
             "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
             "(vLLM: --per-request-spec-decode-metrics summary).",
         ),
         (
-            EngineScript(),
+            *(EngineScript(), OPEN),
             "The engine's configuration is not open in the baseline (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions "
             "and models alone were compared.",
         ),
+        (TENSORRT_LLM, TENSORRT_LLM, "The candidate's engine tells its iterations once: "),
+        (TENSORRT_LLM, TENSORRT_LLM, "TensorRT-LLM publishes only part of its configuration: "),
+        (TGI, TGI, "TGI publishes only part of its configuration: "),
     ],
 )
-def test_what_engines_do_not_tell_is_said(off: EngineScript, note: str) -> None:
-    with pair(off=off, on=OPEN) as both:
-        assert note in english(treatment(both.compared()).notes)
+def test_what_engines_do_not_tell_is_said(off: EngineScript, on: EngineScript, note: str) -> None:
+    with pair(off=off, on=on) as both:
+        assert any(one.startswith(note) for one in notes(both.compared()))
 
 
 @pytest.mark.parametrize(("kind", "said"), [("vllm", "finished 10 requests"), ("llama", "read 170 prompt tokens")])
 def test_requests_of_others_are_said(kind: str, said: str) -> None:
     with pair(off=EngineScript(kind=kind, foreign_every=4), on=EngineScript(kind=kind)) as both:
         found = both.compared()
-    notes = [note for note in english(treatment(found).notes) if "not from this run" in note]
-    assert len(notes) == 1
-    assert notes[0].startswith(f"The baseline's engine {said} that were not from this run")
+    (note,) = [note for note in notes(found) if "not from this run" in note]
+    assert note.startswith(f"The baseline's engine {said} that were not from this run")
     assert found.verdict is not Verdict.INVALID
 
 
-def test_closed_metrics_that_a_plan_allows_are_no_pause() -> None:
-    closed = EngineScript(has_metrics=False)
-    with pair(off=closed, on=closed) as both:
-        found = both.compared(rule=DecisionRule(allow_unobserved=True))
-        assert not any(hasattr(one, "attempts") for one in both.store.observations(found.comparison_id))
-    assert found.verdict is not Verdict.INVALID
-    assert not treatment(found).is_observed
-
-
-def test_log_likelihoods_alone() -> None:
+def test_log_likelihoods_exercise_no_drafter_and_are_nobody_elses_requests() -> None:
     with pair(on_drafts=False, sizes={"picks": 6}, scored=("picks",)) as both:
-        found = both.compared()
-    assert english(treatment(found).troubles) == ()
-    assert treatment(found).tasks == ()
-    assert "No task of this comparison generates: no drafter was exercised." in english(treatment(found).notes)
-
-
-def test_log_likelihoods_beside_generations_are_nobody_elses_requests() -> None:
+        before, alone = both.preflight(), both.compared()
+    assert (stops(before), troubles(alone), treatment(alone).tasks) == ([], (), ())
+    assert "no task of this plan generates: no drafter is exercised" in messages(before)
+    assert "No task of this comparison generates: no drafter was exercised." in notes(alone)
     with pair(**PICKS) as both:
-        found = both.compared(looks=2)
-    assert english(treatment(found).troubles) == ()
-    assert not [note for note in english(treatment(found).notes) if "not from this run" in note]
+        beside = both.compared(looks=2)
+    assert troubles(beside) == ()
+    assert not any("not from this run" in note for note in notes(beside))
 
 
-@pytest.mark.parametrize("after", [1, 17, 40])
-def test_a_killed_run_goes_on_without_a_false_alarm(after: int) -> None:
-    with pair() as both:
-        both.killed(after=after)
+@pytest.mark.parametrize(
+    ("script", "after"), [*((EngineScript(), n) for n in (1, 17, 40)), *((one, 20) for one in OTHERS)]
+)
+def test_a_killed_run_goes_on_without_a_false_alarm(script: EngineScript, after: int) -> None:
+    with pair(off=script, on=script) as both:
+        both.compared(killed_after=after)
         found = both.resumed()
         asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in (both.off, both.on)]
-    assert english(treatment(found).troubles) == ()
-    assert not [note for note in english(treatment(found).notes) if "not from this run" in note]
+    assert troubles(found) == ()
+    assert not any("not from this run" in note or "restarted" in note for note in notes(found))
     assert all(40 + 3 <= n <= 40 + 3 + 4 for n in asked), "what was in flight is asked again, and nothing else"
     assert found.arms[1].n_answers == 40
 
 
 @pytest.mark.parametrize(
-    "changes", [{"started_at_s": 1_795_980_000.5}, {"config": {"cache_config.num_gpu_blocks": 180}}]
+    ("before", "now"),
+    [
+        (OPEN, replace(OPEN, started_at_s=1_795_980_000.5)),
+        (OPEN, replace(OPEN, config={"cache_config.num_gpu_blocks": 180})),
+        (EngineScript(fingerprints=("a", "b")), EngineScript(fingerprints=("b",))),
+    ],
 )
-def test_a_run_goes_on_with_the_same_engine_started_anew(changes: dict[str, Any]) -> None:
-    with pair(off=OPEN, on=OPEN) as both:
-        both.killed(after=17)
-        both.replace_candidate(replace(OPEN, **changes))
+def test_a_run_goes_on_with_the_same_engine_started_anew(before: EngineScript, now: EngineScript) -> None:
+    with pair(off=replace(before, fingerprints=()), on=before) as both:
+        both.compared(killed_after=17)
+        both.replace_candidate(now)
         found = both.resumed()
-    assert english(treatment(found).troubles) == ()
-    assert any("restarted before the run resumed" in note for note in english(treatment(found).notes))
-
-
-def test_a_run_goes_on_with_replicas_that_answered_before() -> None:
-    with pair(on=EngineScript(fingerprints=("a", "b"))) as both:
-        both.killed(after=17)
-        both.replace_candidate(EngineScript(fingerprints=("b",)))
-        both.resumed()
+    assert before.fingerprints or troubles(found) == ()
+    assert any("restarted before the run resumed" in note for note in notes(found))
 
 
 @pytest.mark.parametrize(
@@ -455,27 +495,24 @@ def test_a_run_goes_on_with_replicas_that_answered_before() -> None:
         (EngineScript(), EngineScript(), False, "the candidate's engine has no drafter any more"),
         (EngineScript(), EngineScript(is_dead=True), True, "the candidate drafted nothing for a probe"),
         (
-            OPEN,
-            EngineScript(has_server_info=True, config={"scheduler_config.max_num_seqs": 16}),
-            *(True, "another scheduler_config.max_num_seqs than when the comparison started: 8, now 16"),
+            *(OPEN, replace(OPEN, config={"scheduler_config.max_num_seqs": 16}), True),
+            "another scheduler_config.max_num_seqs than when the comparison started: 8, now 16",
         ),
         (OPEN, EngineScript(), True, "the candidate's engine told its configuration when the comparison started"),
         (
-            EngineScript(fingerprints=("a", "b")),
-            EngineScript(fingerprints=("c",)),
-            *(True, "the candidate's answers come from another engine than those stored: a, b, now c"),
+            *(EngineScript(fingerprints=("a", "b")), EngineScript(fingerprints=("c",)), True),
+            "the candidate's answers come from another engine than those stored: a, b, now c",
         ),
     ],
 )
-@pytest.mark.parametrize("retry_failed", [False, True])
 def test_a_run_does_not_go_on_with_another_engine(
-    before: EngineScript, now: EngineScript, drafts: bool, said: str, retry_failed: bool
+    before: EngineScript, now: EngineScript, drafts: bool, said: str
 ) -> None:
     with pair(off=EngineScript(has_server_info=before.has_server_info), on=before) as both:
-        both.killed(after=17)
-        n_stored = len(both.store.answered(both.comparisons[0].id))
+        both.compared(killed_after=17)
+        n_stored = len(both.store.answered(both.comparison.id))
         both.replace_candidate(now, drafts=drafts)
-        with pytest.raises(PairDiffers) as stop:
-            both.resumed(retry_failed=retry_failed)
-        assert len(both.store.answered(both.comparisons[0].id)) == n_stored
-    assert said in stop.value.message
+        for retry_failed in (False, True):
+            with pytest.raises(PairDiffers, match=re.escape(said)):
+                both.resumed(retry_failed=retry_failed)
+        assert len(both.store.answered(both.comparison.id)) == n_stored

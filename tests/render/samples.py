@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -12,6 +14,7 @@ from qualab.model.names import ArmName, Language
 from qualab.model.report import Report, Table
 from qualab.report.model import report_model
 from tests.app.fakes import reply
+from tests.fresh_store import copy_of
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")
@@ -26,11 +29,18 @@ HOSTILE = (
 
 
 @cache
-def sample(*, texts: tuple[str, str] = TEXTS, loss: float = 0.0) -> tuple[Stored, Analysis]:
-    """A comparison in a store with its analysis, and both arms' answers to every generated item."""
-    made = stored(MadeUp(scale=0.06, changed=0.2, loss=loss))
+def without_answers() -> tuple[Stored, Analysis]:
+    made = stored(MadeUp(scale=0.06, changed=0.2))
     analysis = made.analyse()
     made.store.put_analysis(analysis, now=ENDED)
+    return made, analysis
+
+
+@cache
+def sample(*, texts: tuple[str, str] = TEXTS) -> tuple[Stored, Analysis]:
+    """A comparison in a store with its analysis, and both arms' answers to every generated item."""
+    made, analysis = without_answers()
+    made = replace(made, store=copy_of(made.store))
     answers = [
         Answer(arm=arm, position=item.position, choice=0, repeat=0, request_hash=b"h" * 16, reply=reply(text))
         for item in made.items
@@ -59,3 +69,14 @@ def metrics_of(model: Report) -> Table:
     table = model.section("metrics").blocks[0]
     assert isinstance(table, Table)
     return table
+
+
+def squeezed(text: str) -> str:
+    """The text without what separates cells or marks them up."""
+    return re.sub(r"[\s|*\\]", "", text)
+
+
+def rows_lacking_in(text: str, language: Language) -> list[str]:
+    """Rows of the table of all metrics that a form of the report does not show to the digit."""
+    rows = ["".join(squeezed(cell.marked) for cell in row.cells) for row in metrics_of(report(language)).rows]
+    return [row for row in rows if row not in squeezed(text)]

@@ -15,7 +15,7 @@ from qualab.model.names import Language
 from qualab.model.report import Cell, Column, Paragraph, Report, Row, Table
 from qualab.report.fonts import shown
 from qualab.report.pdf import render_pdf
-from tests.render.samples import hostile_report, metrics_of, report
+from tests.render.samples import hostile_report, metrics_of, report, rows_lacking_in
 
 LARGEST = 300 * 1024
 
@@ -30,8 +30,9 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def text_of(reader: PdfReader) -> str:
-    return squeezed("".join(page.extract_text() for page in reader.pages))
+@cache
+def pages_of(language: Language, *, is_hostile: bool = False) -> list[str]:
+    return [page.extract_text() for page in pdf_of(language, is_hostile=is_hostile).pages]
 
 
 def fonts(reader: PdfReader) -> Iterator[Any]:
@@ -48,8 +49,8 @@ def first_page(model: Report, block: Paragraph | Table) -> Any:
 
 @pytest.mark.parametrize("language", Language)
 def test_a_report_is_read_back_with_title_language_bookmarks_tags_and_page_numbers(language: Language) -> None:
-    reader, model = pdf_of(language), report(language)
-    text = text_of(reader)
+    reader, model, pages = pdf_of(language), report(language), pages_of(language)
+    text = squeezed("".join(pages))
     said = [block.text for section in model.sections for block in section.blocks if isinstance(block, Paragraph)]
     titles = [section.title for section in model.sections]
     assert [one for one in (model.title, model.headline, *titles, *said) if squeezed(one) not in text] == []
@@ -60,9 +61,13 @@ def test_a_report_is_read_back_with_title_language_bookmarks_tags_and_page_numbe
     assert "/StructTreeRoot" in catalog
     assert b"pdfuaid" in catalog["/Metadata"].get_data()
     assert [str(one["/Title"]) for one in reader.outline if not isinstance(one, list)] == titles
-    for number, page in enumerate(reader.pages, start=1):
-        footer = f"{number} {model.labels['of']} {len(reader.pages)}"
-        assert squeezed(footer) in squeezed(page.extract_text())
+    for number, page in enumerate(pages, start=1):
+        assert squeezed(f"{number} {model.labels['of']} {len(pages)}") in squeezed(page)
+
+
+@pytest.mark.parametrize("language", Language)
+def test_it_shows_the_reports_cells_row_by_row(language: Language) -> None:
+    assert rows_lacking_in("".join(pages_of(language)), language) == []
 
 
 @pytest.mark.parametrize("language", Language)
@@ -74,7 +79,7 @@ def test_34_metrics_fit_into_300_kib_and_are_the_same_bytes_again(language: Lang
 
 @pytest.mark.parametrize("language", Language)
 def test_a_copied_id_is_the_id(language: Language) -> None:
-    raw = "\n".join(page.extract_text() for page in pdf_of(language).pages)
+    raw = "\n".join(pages_of(language))
     assert "\u200b" not in raw
     short = [row.cells[0].text.strip(" *†") for row in metrics_of(report(language)).rows if len(row.cells[0].text) < 40]
     assert [one for one in short if one not in raw] == []
@@ -135,7 +140,7 @@ def test_a_long_title_over_short_numbers_stands_on_two_lines() -> None:
 
 
 def test_text_that_looks_like_markup_stays_text_and_what_has_no_shape_is_named() -> None:
-    text = text_of(pdf_of(Language.ENGLISH, is_hostile=True))
+    text = squeezed("".join(pages_of(Language.ENGLISH, is_hostile=True)))
     for hostile in ('#eval("1+1")', "#set page(width: 1pt)", "*bold*", "_it_", "<script>alert", "{{ 7*7 }}", "```"):
         assert squeezed(hostile) in text
     for code in ("202E", "200B", "E000", "12000", "0007"):
