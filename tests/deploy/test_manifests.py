@@ -1,13 +1,18 @@
-"""The image, the compose file and the Kubernetes manifests: by schema, and by what matters about them."""
+"""The image, the compose file and the Kubernetes manifests: by schema, by what matters, and started as they say."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
@@ -16,7 +21,10 @@ from jsonschema import Draft202012Validator
 from qualab import __version__
 from qualab.service.settings import ServiceSettings
 from qualab.settings import Settings
+from tests.deploy.test_pipelines import qualab_in
 from tests.house.modules import ROOT
+from tests.store import postgresql
+from tests.store.conftest import execute
 
 DEPLOY = ROOT / "deploy"
 IMAGE = f"qualab:{__version__}"
@@ -24,9 +32,8 @@ SECRET = re.compile(r"password|secret|token|api_?key", re.IGNORECASE)
 
 
 @cache
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    return loaded
+def compose() -> Any:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
 
 @cache
@@ -37,12 +44,10 @@ def manifests() -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
 
-def pod(name: str) -> dict[str, Any]:
-    (spec,) = [
-        one["spec"] for (_, own), one in manifests().items() if own == name and "template" in one.get("spec", {})
-    ]
-    found: dict[str, Any] = spec["template"]["spec"]
-    return found
+def pod(name: str) -> Any:
+    specs = [one.get("spec", {}) for (_, own), one in manifests().items() if own == name]
+    (spec,) = [spec for spec in specs if "template" in spec]
+    return spec["template"]["spec"]
 
 
 @cache
@@ -116,15 +121,9 @@ def test_compose_starts_things_in_order_with_secrets_in_files_and_the_root_read_
 
 
 def test_the_manifests_are_valid_by_kubernetes_own_schema_and_one_of_each_is_there() -> None:
-    assert sorted(manifests()) == [
-        ("ConfigMap", "qualab"),
-        ("Deployment", "qualab-api"),
-        ("Ingress", "qualab"),
-        ("Job", "qualab-migrate"),
-        *(("NetworkPolicy", name) for name in ("qualab", "qualab-worker")),
-        *(("Service", name) for name in ("qualab", "qualab-worker")),
-        ("StatefulSet", "qualab-worker"),
-    ]
+    expected = "ConfigMap/qualab Deployment/qualab-api Ingress/qualab Job/qualab-migrate NetworkPolicy/qualab "
+    expected += "NetworkPolicy/qualab-worker Service/qualab Service/qualab-worker StatefulSet/qualab-worker"
+    assert sorted(map("/".join, manifests())) == expected.split()
     validator = pytest.importorskip("kubernetes_validate", reason="needs the extra `manifests`")
     for manifest in manifests().values():
         validator.validate(manifest, validator.latest_version(), strict=True)
@@ -132,19 +131,16 @@ def test_the_manifests_are_valid_by_kubernetes_own_schema_and_one_of_each_is_the
             validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
 
 
+RIGHTS = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
 @pytest.mark.parametrize("name", ["qualab-api", "qualab-migrate", "qualab-worker"])
 def test_a_pod_has_no_rights_that_it_does_not_need(name: str) -> None:
     own = pod(name)
     (container,) = own["containers"]
-    assert own["securityContext"]["runAsNonRoot"] is True
-    assert own["securityContext"]["runAsUser"] == 10001
+    assert {"runAsNonRoot": True, "runAsUser": 10001}.items() <= own["securityContext"].items()
     assert own["automountServiceAccountToken"] is False
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert container["image"] == IMAGE
+    assert (container["securityContext"], container["image"]) == (RIGHTS, IMAGE)
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
     assert {"name": "tmp", "emptyDir": {}} in own["volumes"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in own["volumes"]}
@@ -185,3 +181,73 @@ def test_the_proxies_let_through_what_the_service_takes() -> None:
     assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"] == "2m"
     for limit in ("client_header_timeout", "client_body_timeout", "large_client_header_buffers", "limit_conn "):
         assert limit in nginx
+
+
+PASSWORD = "a password, 'quoted' $HOME"
+SETTINGS = {name: value for name, value in compose()["x-qualab"]["environment"].items() if "SERVE" in name}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """The folder of a server's socket. Its user has a password, and is asked for it."""
+    if postgresql.binaries() is None:
+        pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer")
+    with postgresql.running() as folder:
+        execute(folder, "CREATE DATABASE qualab")
+        quoted = PASSWORD.replace("'", "''")
+        execute(folder, f"ALTER USER qualab PASSWORD '{quoted}'")
+        (Path(folder) / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
+        postgresql.restart(folder)
+        yield folder
+
+
+class Container:
+    """A service of the compose file as a process of this machine: its entrypoint, its command, its settings."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        self._folder = folder
+        (folder / "db_password").write_text(PASSWORD)
+        qualab_in(folder)
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("QUALAB_", "PG"))}
+        here = {"PATH": f"{folder}:{os.environ['PATH']}", "QUALAB_SERVE_PORT": "0", "PYTHONPATH": str(ROOT)}
+        self._environment = plain | SETTINGS | here | {"QUALAB_DB": f"postgresql://qualab@/qualab?host={database}"}
+
+    def command(self, service: str, *instead: str) -> dict[str, Any]:
+        one = compose()["services"][service]
+        secret = str(self._folder / "db_password")
+        entrypoint = [part.replace("$$", "$").replace("/run/secrets/db_password", secret) for part in one["entrypoint"]]
+        return {"args": [*entrypoint, *(instead or one["command"])], "env": self._environment, "text": True}
+
+    def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(**self.command(service, *instead), capture_output=True, timeout=60, check=False)
+
+    def start(self, service: str, begins: str) -> tuple[subprocess.Popen[str], str]:
+        """The process and its first line that begins so."""
+        process = subprocess.Popen(**self.command(service), stderr=subprocess.PIPE)
+        return process, next(line for line in process.stderr or () if line.startswith(begins))
+
+
+@pytest.mark.slow
+def test_the_services_start_as_compose_starts_them(database: str, tmp_path: Path) -> None:
+    container = Container(database, tmp_path)
+    migrated = container.run("migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    refused = container.run("api")
+    assert (refused.returncode, "without a token" in refused.stderr) == (2, True)
+    token = container.run("api", "token", "create", "admin", "--scope", "admin").stdout.strip()
+    processes = []
+    try:
+        for service, begins in (("worker", "qualab works as "), ("api", "qualab serves ")):
+            process, line = container.start(service, begins)
+            processes.append(process)
+        url = line.split()[2].replace("0.0.0.0", "127.0.0.1")
+        assert PASSWORD not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        ready = {"status": "ready", "database": "ok", "schema": "ok", "workers": 1, "reasons": []}
+        assert httpx2.get(f"{url}/readyz").json() == ready
+        assert httpx2.get(f"{url}/v1/comparisons").status_code == 401
+        assert httpx2.get(f"{url}/v1/comparisons", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        codes = [process.wait(40.0) for process in processes]
+    assert codes == [0, 0]

@@ -7,12 +7,9 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import xml.etree.ElementTree as Xml
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -24,7 +21,7 @@ from jsonschema import Draft7Validator
 
 from tests.cli.test_serve_command import serving
 from tests.house.modules import ROOT
-from tests.scripted_server import MODEL, Script, ScriptedServer
+from tests.scripted_server import MODEL, Script, ScriptedServer, reply
 
 GITLAB = yaml.safe_load((ROOT / "deploy" / "gitlab-ci.yml").read_text())
 GITHUB = yaml.safe_load((ROOT / "deploy" / "github-workflow.yml").read_text())
@@ -33,18 +30,24 @@ OF_THE_CI = {"CI_PIPELINE_ID": "17", "CI_PROJECT_ID": "4", "GITHUB_RUN_ID": "18"
 EASY = {"tasks": "demo_arithmetic", "limit": 40, "margin": 0.2}
 
 
+def qualab_in(folder: Path) -> Path:
+    """The command as an installation lays it."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "qualab"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qualab "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 def schema_errors(name: str, document: Any) -> list[str]:
     return [error.message for error in Draft7Validator(get_builtin_schema(name)).iter_errors(document)]
 
 
-def test_the_pipelines_are_valid_by_schemas_that_would_refuse_wrong_ones() -> None:
+def test_the_pipelines_are_valid_and_only_an_inconclusive_gate_may_fail() -> None:
     assert schema_errors("vendor.gitlab-ci", GITLAB) == []
     assert schema_errors("vendor.github-workflows", GITHUB) == []
     assert schema_errors("vendor.gitlab-ci", GITLAB | {"x": {"script": ["true"], "allow_failure": {"codes": [3]}}})
     assert schema_errors("vendor.github-workflows", GITHUB | {"jobs": {"x": {"runs_on": "y", "steps": []}}})
-
-
-def test_only_an_inconclusive_gate_may_fail() -> None:
     for name in ("qualab-gate", ".qualab-run"):
         assert GITLAB[name]["allow_failure"] == {"exit_codes": [3]}
         assert GITLAB[name]["artifacts"]["reports"] == {"junit": "qualab-junit.xml"}
@@ -75,10 +78,8 @@ class Ci:
     def shell(self, script: str, **variables: str) -> tuple[int, str]:
         """As a runner does: the first command that fails ends it."""
         own = self.environment | variables
-        command = ["bash", "-e", "-o", "pipefail", "-c", script]
-        ran = subprocess.run(
-            command, cwd=self.folder, env=own, capture_output=True, text=True, timeout=120, check=False
-        )
+        given = {"cwd": self.folder, "env": own, "capture_output": True, "text": True, "timeout": 120}
+        ran = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], **given, check=False)
         return ran.returncode, ran.stdout + ran.stderr
 
     def gitlab(self, job: str, **variables: str) -> tuple[int, str]:
@@ -95,10 +96,7 @@ class Ci:
 @pytest.fixture(scope="module")
 def ci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ci]:
     folder = tmp_path_factory.mktemp("ci")
-    (folder / "bin").mkdir()
-    program = folder / "bin" / "qualab"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qualab "$@"\n')
-    program.chmod(0o755)
+    program = qualab_in(folder / "bin")
     served = folder / "served"
     served.mkdir()
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUALAB_")}
@@ -127,12 +125,14 @@ def test_the_gitlab_pipeline_runs(ci: Ci) -> None:
     name, _, comparison = named.partition("=")
     code, said = ci.gitlab("qualab-gate", **{name: comparison})
     assert (code, outcome(ci)) == (0, ("EQUIVALENT", "### qualab: EQUIVALENT")), said
-    with taking_posts((201, b"")) as (url, seen):
-        note = {"CI_API_V4_URL": url, "CI_MERGE_REQUEST_IID": "3", "QUALAB_NOTE_TOKEN": "secret"}
+    with ScriptedServer() as forge:
+        forge.answer(reply("", status=201))
+        note = {"CI_API_V4_URL": forge.root, "CI_MERGE_REQUEST_IID": "3", "QUALAB_NOTE_TOKEN": "secret"}
         assert ci.gitlab("qualab-note", **note)[0] == 0
-    ((path, headers, body),) = seen
-    assert (path, headers["PRIVATE-TOKEN"]) == ("/projects/4/merge_requests/3/notes", "secret")
-    assert parse_qs(body)["body"][0].startswith("### qualab: EQUIVALENT\n")
+    (posted,) = forge.seen
+    assert (posted.method, posted.path) == ("POST", "/projects/4/merge_requests/3/notes")
+    assert posted.headers["PRIVATE-TOKEN"] == "secret"
+    assert parse_qs(posted.body.decode())["body"][0].startswith("### qualab: EQUIVALENT\n")
 
 
 @pytest.mark.slow
@@ -170,38 +170,15 @@ def test_the_jobs_without_a_service_run(ci: Ci) -> None:
 def test_a_service_that_is_busy_is_asked_again_with_the_same_key(tmp_path: Path, kind: str) -> None:
     """The first tries fail, with a body that must not get into the way of the last."""
     (tmp_path / "qualab.json").write_text("{}")
-    busy = b'{"id_of_no":"comparison", "longer": "body"}'
-    created = b'{"id":"20260101-000000-abcd","x":1}'
-    with taking_posts((503, busy), (502, busy), (202, created)) as (url, seen):
-        environment = {"PATH": os.environ["PATH"], "QUALAB_SERVER": url, "QUALAB_TOKEN": "qlb"} | OF_THE_CI
+    busy = '{"id_of_no":"comparison", "longer": "body"}'
+    created = '{"id":"20260101-000000-abcd","x":1}'
+    with ScriptedServer() as service:
+        service.answer(reply(busy, status=503), reply(busy, status=502), reply(created, status=202))
+        environment = {"PATH": os.environ["PATH"], "QUALAB_SERVER": service.root, "QUALAB_TOKEN": "qlb"} | OF_THE_CI
         ci = Ci(folder=tmp_path, off="", on="", environment=environment)
         output = tmp_path / ("qualab.env" if kind == "gitlab" else "output")
         code, said = ci.gitlab("qualab-ask") if kind == "gitlab" else ci.github("ask", GITHUB_OUTPUT=str(output))
     assert code == 0, said
     assert output.read_text().strip().endswith("=20260101-000000-abcd"), said
-    keys = [(headers["Idempotency-Key"], headers["Authorization"]) for _, headers, _ in seen]
+    keys = [(posted.headers["Idempotency-Key"], posted.headers["Authorization"]) for posted in service.seen]
     assert keys == [(keys[0][0], "Bearer qlb")] * 3
-
-
-@contextmanager
-def taking_posts(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[tuple[str, Any, str]]]]:
-    """A server that answers one POST after the other; its URL, and each path, headers and body."""
-    seen: list[tuple[str, Any, str]] = []
-    left = iter(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append((self.path, self.headers, self.rfile.read(int(self.headers["Content-Length"])).decode()))
-            status, body = next(left)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", seen
-        server.shutdown()

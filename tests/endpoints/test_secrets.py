@@ -12,21 +12,20 @@ import pytest
 from qualab.endpoints.transport import Redactor, checked_key
 from qualab.errors import InvalidValue, QualabError
 from qualab.model.names import AnswerStatus
-from tests.endpoints.conftest import Open
-from tests.endpoints.scripted import COMPLETION, ScriptedServer, completion, models, reply, wire
+from tests.endpoints.conftest import COMPLETION, Open, completion, models
+from tests.scripted_server import ScriptedServer, reply, wire
 
 KEY = "mykey-7f3a/9c+Q=="
 
 
-@pytest.mark.parametrize(("key", "sent"), [(f"{KEY}\n", f"Bearer {KEY}"), (None, None), ("", None), ("  \n", None)])
-async def test_every_request_has_the_key(
-    server: ScriptedServer, opened: Open, key: str | None, sent: str | None
-) -> None:
-    server.script(reply(models("m")), reply({"tokens": [1]}), reply({}), reply({}), reply(completion("a")))
-    async with opened(key=key) as endpoint:
-        await endpoint.inspect(model="m")
-        await endpoint.ask(COMPLETION, b"{}")
-    assert {seen.headers.get("Authorization") for seen in server.seen} == {sent}
+async def test_every_request_has_the_key(server: ScriptedServer, opened: Open) -> None:
+    for key, sent in ((f"{KEY}\n", f"Bearer {KEY}"), (None, None), ("", None), ("  \n", None)):
+        server.answer(reply(models("m")), reply({"tokens": [1]}), reply({}), reply({}), reply(completion("a")))
+        server.seen.clear()
+        async with opened(key=key) as endpoint:
+            await endpoint.inspect(model="m")
+            await endpoint.ask(COMPLETION, b"{}")
+        assert {seen.headers.get("Authorization") for seen in server.seen} == {sent}
 
 
 LEAKS = [
@@ -44,46 +43,41 @@ LEAKS = [
 ]
 
 
-@pytest.mark.parametrize("step", LEAKS, ids=range(len(LEAKS)))
-async def test_no_message_shows_the_key(
-    server: ScriptedServer, opened: Open, caplog: pytest.LogCaptureFixture, step: object
-) -> None:
+async def test_no_message_shows_the_key(server: ScriptedServer, opened: Open, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    server.script(step)  # type: ignore[arg-type]
-    said = []
-    async with opened(key=KEY, max_attempts=2) as endpoint:
-        said.append((await endpoint.ask(COMPLETION, b"{}")).error)
-        with pytest.raises(QualabError) as caught:
-            await endpoint.inspect(model="m")
-        said += [str(caught.value), repr(caught.value), "".join(traceback.format_exception(caught.value))]
-        said += [repr(held) for held in (endpoint, endpoint._redact, endpoint._transport)]
-    assert said[0]
-    shown = "\n".join([*said, caplog.text])
-    assert KEY not in shown
-    assert "mykey-7f3a" not in shown
+    for step in LEAKS:
+        server.answer(step)
+        async with opened(key=KEY, max_attempts=2) as endpoint:
+            error = (await endpoint.ask(COMPLETION, b"{}")).error
+            with pytest.raises(QualabError) as caught:
+                await endpoint.inspect(model="m")
+            said = [error, str(caught.value), repr(caught.value), "".join(traceback.format_exception(caught.value))]
+            said += [repr(held) for held in (endpoint, endpoint._redact, endpoint._transport)]
+        assert error
+        shown = "\n".join([*said, caplog.text])
+        assert KEY not in shown
+        assert "mykey-7f3a" not in shown
 
 
-@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel", "nul\0"])
-def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
-    with pytest.raises(InvalidValue) as caught:
-        checked_key(key)
-    assert key not in str(caught.value)
-    assert not any(part in str(caught.value) for part in ("two", "line", "schl", "nul"))
+def test_a_key_that_no_header_can_carry_is_refused_unseen() -> None:
+    for key in ("two words", "line\nbreak", "schlüssel", "nul\0"):
+        with pytest.raises(InvalidValue) as caught:
+            checked_key(key)
+        assert not any(part in str(caught.value) for part in (key, "two", "line", "schl", "nul"))
 
 
-@pytest.mark.parametrize(
-    ("secret", "text", "shown"),
-    [
-        ("EMPTY", "EMPTY prompt, EMPTYING", "[key] prompt, EMPTYING"),
-        ("a", "a banana", "[key] banana"),
-        ("", "nothing to hide", "nothing to hide"),
-        ("longer-secret", "xlonger-secretx", "x[key]x"),
-        ("", "got sk-abcdef***1234 instead", "got [key] instead"),
-        ("", "sent Authorization: Bearer abc.def, refused", "sent Authorization: [key], refused"),
-    ],
-)
-def test_what_is_hidden_and_what_is_not(secret: str, text: str, shown: str) -> None:
-    assert Redactor(secret)(text) == shown
+HIDDEN = [
+    ("EMPTY", "EMPTY prompt, EMPTYING", "[key] prompt, EMPTYING"),
+    ("a", "a banana", "[key] banana"),
+    ("", "nothing to hide", "nothing to hide"),
+    ("longer-secret", "xlonger-secretx", "x[key]x"),
+    ("", "got sk-abcdef***1234 instead", "got [key] instead"),
+    ("", "sent Authorization: Bearer abc.def, refused", "sent Authorization: [key], refused"),
+]
+
+
+def test_what_is_hidden_and_what_is_not() -> None:
+    assert [Redactor(secret)(text) for secret, text, _ in HIDDEN] == [shown for *_, shown in HIDDEN]
 
 
 GRANTED = "Basic " + base64.b64encode(b"worker:open:sesame/9").decode()
@@ -95,13 +89,12 @@ def proxied(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Scripted
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    port = server.url.rpartition(":")[2]
-    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{port}")
+    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{server.port}")
     return server
 
 
 async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: Open) -> None:
-    proxied.script(reply(completion("through")))
+    proxied.answer(reply(completion("through")))
     async with opened(url="http://far.example:8000", key=KEY) as endpoint:
         replies = [await endpoint.ask(COMPLETION, b"{}") for _ in range(2)]
     assert [got.text for got in replies] == ["through", "through"]
@@ -136,7 +129,7 @@ async def test_a_tls_proxy_sees_no_key(proxied: ScriptedServer, opened: Open, mo
 async def test_no_proxy_loopback_and_networks(
     proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxied.script(reply(completion("through")))
+    proxied.answer(reply(completion("through")))
 
     async def text(url: str = "") -> str | None:
         async with opened(url=url, max_attempts=1, timeout_s=0.3) as endpoint:

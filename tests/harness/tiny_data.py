@@ -24,54 +24,38 @@ def gsm8k(n: int, *, start: int = 0) -> list[Row]:
 
 
 def belebele(n: int) -> list[Row]:
+    other = {"dialect": "kor_Hang", "ds": "2023-06-01", **{f"mc_answer{k}": f"답 {k}" for k in (1, 2, 3, 4)}}
     return [
         {
             "link": f"https://example.org/{i // 2}",
             "question_number": i,
             "flores_passage": f"지문 {i // 2}. 강은 산에서 바다로 흐른다.",
             "question": f"{i}번 질문은 무엇인가? ",
-            **{f"mc_answer{k}": f"답 {k}" for k in (1, 2, 3, 4)},
             "correct_answer_num": str(i % 4 + 1),
-            "dialect": "kor_Hang",
-            "ds": "2023-06-01",
+            **other,
         }
         for i in range(n)
     ]
 
 
 def haerae(n: int) -> list[Row]:
-    return [
-        {
-            "query": f"### 질문: {i}번?\n(A) 가\n(B) 나\n### 정답:",
-            "options": "['가','나']",
-            "answer": f"({'ABCDE'[i % 5]})",
-        }
-        for i in range(n)
-    ]
+    query, options = "### 질문: {}번?\n(A) 가\n(B) 나\n### 정답:", "['가','나']"
+    return [{"query": query.format(i), "options": options, "answer": f"({'ABCDE'[i % 5]})"} for i in range(n)]
 
 
-KOBEST: Mapping[str, list[Row]] = {
-    "boolq": [{"paragraph": f"문단 {i // 2}.", "question": f"질문 {i}?", "label": i % 2} for i in range(6)],
-    "copa": [
-        {
-            "premise": f"전제 {i}.",
-            "question": "결과",
-            "alternative_1": f"하나 {i}",
-            "alternative_2": "둘",
-            "label": i % 2,
-        }
-        for i in range(6)
-    ],
-    "hellaswag": [
-        {"context": f"문맥 {i}.", **{f"ending_{k}": f"끝 {k} {i}" for k in (1, 2, 3, 4)}, "label": i % 4}
-        for i in range(6)
-    ],
-    "sentineg": [{"sentence": f"문장 {i}", "label": i % 2} for i in range(6)],
-    "wic": [
-        {"word": f"낱말{i // 3}", "context_1": f"[낱말] {i}", "context_2": "다른 [낱말]", "label": i % 2}
-        for i in range(6)
-    ],
-}
+def _kobest(i: int) -> dict[str, Row]:
+    alternatives = {"alternative_1": f"하나 {i}", "alternative_2": "둘"}
+    endings = {f"ending_{k}": f"끝 {k} {i}" for k in (1, 2, 3, 4)}
+    return {
+        "boolq": {"paragraph": f"문단 {i // 2}.", "question": f"질문 {i}?", "label": i % 2},
+        "copa": {"premise": f"전제 {i}.", "question": "결과", **alternatives, "label": i % 2},
+        "hellaswag": {"context": f"문맥 {i}.", **endings, "label": i % 4},
+        "sentineg": {"sentence": f"문장 {i}", "label": i % 2},
+        "wic": {"word": f"낱말{i // 3}", "context_1": f"[낱말] {i}", "context_2": "다른 [낱말]", "label": i % 2},
+    }
+
+
+KOBEST: Mapping[str, list[Row]] = {name: [_kobest(i)[name] for i in range(6)] for name in _kobest(0)}
 
 
 def instruction(key: int, prompt: str, *checks: tuple[str, Mapping[str, Any]]) -> Row:
@@ -83,14 +67,11 @@ def instruction(key: int, prompt: str, *checks: tuple[str, Mapping[str, Any]]) -
     }
 
 
+FREQUENCY = {"let_frequency": 4, "let_relation": "at least", "letter": "#"}
 IFEVAL: list[Row] = [
     instruction(1, "Write without commas.", ("punctuation:no_comma", {})),
     instruction(2, "Use the word river.", ("keywords:existence", {"keywords": ["river"]}), ("startend:quotation", {})),
-    instruction(
-        1122,
-        "Use 4 hashtags.",
-        ("keywords:letter_frequency", {"let_frequency": 4, "let_relation": "at least", "letter": "#"}),
-    ),
+    instruction(1122, "Use 4 hashtags.", ("keywords:letter_frequency", FREQUENCY)),
     instruction(4, "Answer in English and small letters.", ("change_case:english_lowercase", {})),
 ]
 

@@ -65,7 +65,10 @@ def services(pair: ServedPair) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_kubernetes_manifests_are_valid_by_its_own_schema(pair: ServedPair) -> None:
+def test_manifests_are_valid_by_their_schemas(pair: ServedPair) -> None:
+    (text,) = render_compose(pair).values()
+    document, compose = yaml.safe_load(text), Draft202012Validator(get_builtin_schema("vendor.compose-spec"))
+    assert [error.message for error in compose.iter_errors(document)] == []
     validator = pytest.importorskip("kubernetes_validate", reason="needs `make schemas` (the extra `manifests`)")
     for manifests in kubernetes(pair).values():
         assert [one["kind"] for one in manifests] == ["Deployment", "Service"]
@@ -73,13 +76,6 @@ def test_kubernetes_manifests_are_valid_by_its_own_schema(pair: ServedPair) -> N
             validator.validate(manifest, validator.latest_version(), strict=True)
             with pytest.raises(validator.ValidationError):
                 validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
-
-
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_the_compose_file_is_valid_by_the_compose_specification(pair: ServedPair) -> None:
-    (text,) = render_compose(pair).values()
-    document, validator = yaml.safe_load(text), Draft202012Validator(get_builtin_schema("vendor.compose-spec"))
-    assert [error.message for error in validator.iter_errors(document)] == []
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
@@ -118,43 +114,30 @@ def test_each_service_leads_to_its_own_deployment() -> None:
     assert names == [("qualab-baseline", "baseline"), ("qualab-candidate", "candidate")]
 
 
-def test_a_pod_is_ready_by_health_and_has_the_ready_timeout_to_start() -> None:
+def test_gpus_are_asked_for() -> None:
+    anywhere = replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2))
+    many = replace(anywhere, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2})
+    for pair, count in ((PAIR, 1), (anywhere, 1), (many, 4), (ON_A_CPU, 0)):
+        limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
+        assert [one.get("resources") for one in containers(pair)] == [limits] * 2
+        assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
+
+
+def test_each_arm_has_its_devices_port_and_place_and_the_ready_timeout_to_start() -> None:
     for container in containers(PAIR):
         startup = container["startupProbe"]
         assert startup["httpGet"] == container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
         assert startup["failureThreshold"] * startup["periodSeconds"] == 900
-    for service in services(PAIR):
+    for number, service in enumerate(services(PAIR)):
         assert "/health" in service["healthcheck"]["test"][-1]
         assert service["healthcheck"]["start_period"] == "895s"
-
-
-ANYWHERE = {"baseline": Placement(port=1), "candidate": Placement(port=2)}
-
-
-@pytest.mark.parametrize(
-    ("pair", "count"),
-    [
-        (PAIR, 1),
-        (replace(PAIR, **ANYWHERE), 1),
-        (replace(PAIR, **ANYWHERE, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2}), 4),
-        (ON_A_CPU, 0),
-    ],
-)
-def test_gpus_are_asked_for(pair: ServedPair, count: int) -> None:
-    limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
-    assert [one.get("resources") for one in containers(pair)] == [limits] * 2
-    assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
-
-
-def test_compose_gives_each_arm_its_devices_port_and_place() -> None:
-    for number, service in enumerate(services(PAIR)):
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
         assert device["device_ids"] == [str(number)]
         assert service["ports"] == [f"127.0.0.1:800{number}:8000"]
         assert service["environment"]["VLLM_CPU_OMP_THREADS_BIND"] == ("0-15", "16-31")[number]
 
 
-def test_the_hub_is_never_asked_and_keys_are_only_referred_to() -> None:
+def test_the_hub_is_never_asked_keys_are_only_referred_to_and_dollars_stay_what_they_are() -> None:
     container = containers(PAIR)[0]
     env = {one["name"]: one for one in container["env"]}
     expected = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": "/models"}
@@ -164,28 +147,26 @@ def test_the_hub_is_never_asked_and_keys_are_only_referred_to() -> None:
     assert container["volumeMounts"][0] == {"name": "models", "mountPath": "/models", "readOnly": True}
     assert containers(LOCAL)[0]["volumeMounts"][0]["mountPath"] == "/data"
     assert services(LOCAL)[1]["volumes"][0]["source"] == services(LOCAL)[1]["volumes"][0]["target"] == "/data"
+    args, service = containers(AWKWARD)[0]["args"], services(AWKWARD)[0]
+    assert {"{{ $$(HOME) }} 안녕 $x", "1e5"} <= {*args}
+    assert "{{ $$(HOME) }} 안녕 $$x" in service["command"]
+    assert service["environment"]["TEXT"] == 'yes: "no" # $$(HOME) $$x'
 
 
-def test_dollars_stay_what_they_are() -> None:
-    assert "{{ $$(HOME) }} 안녕 $x" in containers(AWKWARD)[0]["args"]
-    assert "{{ $$(HOME) }} 안녕 $$x" in services(AWKWARD)[0]["command"]
-    assert services(AWKWARD)[0]["environment"]["TEXT"] == 'yes: "no" # $$(HOME) $$x'
-    assert "1e5" in containers(AWKWARD)[0]["args"]
+UNPINNED, DRAFTED = "not pinned by a digest", {"model": "org/drafter"}
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"image": ""}, "No image is given", "imagetools inspect vllm/vllm-openai:TAG"),
+    ({"image": "vllm/vllm-openai:v0.11"}, UNPINNED, "imagetools inspect vllm/vllm-openai:v0.11"),
+    ({"image": "vllm/vllm-openai@sha256:12ab"}, UNPINNED, "image: NAME@sha256:DIGEST"),
+    ({"model": "./model"}, "no relative paths", "absolute"),
+    ({"model": "/model"}, "no folder around them", "one folder"),
+    ({"model": "/data/model", "speculative_config": DRAFTED}, "one is a path", "both alike"),
+]
 
 
-@pytest.mark.parametrize("render", [render_kubernetes, render_compose])
-@pytest.mark.parametrize(
-    ("change", "says", "hint"),
-    [
-        ({"image": ""}, "No image is given", "imagetools inspect vllm/vllm-openai:TAG"),
-        ({"image": "vllm/vllm-openai:v0.11"}, "not pinned by a digest", "imagetools inspect vllm/vllm-openai:v0.11"),
-        ({"image": "vllm/vllm-openai@sha256:12ab"}, "not pinned by a digest", "image: NAME@sha256:DIGEST"),
-        ({"model": "./model"}, "no relative paths", "absolute"),
-        ({"model": "/model"}, "no folder around them", "one folder"),
-        ({"model": "/data/model", "speculative_config": {"model": "org/drafter"}}, "one is a path", "both alike"),
-    ],
-)
-def test_what_cannot_be_rendered_is_refused(render: Any, change: dict[str, Any], says: str, hint: str) -> None:
-    with pytest.raises(InvalidValue, match=says) as caught:
-        render(replace(PAIR, **change))
-    assert hint in caught.value.hint
+def test_what_cannot_be_rendered_is_refused() -> None:
+    for change, says, hint in REFUSED:
+        for render in (render_kubernetes, render_compose):
+            with pytest.raises(InvalidValue, match=says) as caught:
+                render(replace(PAIR, **change))
+            assert hint in caught.value.hint
