@@ -8,9 +8,9 @@ that it plays (`ScriptedEngine.routes`). `routes` may be changed; `answer` says 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
+import ssl
 import threading
 import time
 import zlib
@@ -172,18 +172,19 @@ def logprobs(ids: Sequence[int]) -> dict[str, list[Any]]:
         token = decode([one])
         top.append({token: value} if mixed % 4 else {token: value, "~": value / 2})
     own[0] = top[0] = None
-    offsets = itertools.accumulate((len(decode([one])) for one in ids[:-1]), initial=0)
-    tokens = [decode([one]) for one in ids]
-    return {"text_offset": list(offsets), "token_logprobs": own, "tokens": tokens, "top_logprobs": top}
+    return {"token_logprobs": own, "tokens": [decode([one]) for one in ids], "top_logprobs": top}
 
 
 class ScriptedServer:
     """The server, in a thread of its own while its context is open."""
 
-    def __init__(self, script: Script | None = None, *, port: int = 0, model: str = MODEL) -> None:
+    def __init__(
+        self, script: Script | None = None, *, port: int = 0, model: str = MODEL, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.script = script or Script()
         self.model = model
         self.port = port
+        self.tls = tls
         self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
         self.routes: dict[tuple[str, str], Step] = dict(self._routes())
         self.steps = [NOT_FOUND]
@@ -235,7 +236,7 @@ class ScriptedServer:
         app.router.add_route("*", "/{tail:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
         self.port = runner.addresses[0][1]
         ready()
         await self._stop.wait()

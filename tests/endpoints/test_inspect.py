@@ -9,7 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ async def test_an_unreachable_or_silent_server_has_a_hint(
 
 
 @pytest.fixture
-async def tls_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
+def tls_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """A TLS server with a certificate that it signed itself: its URL and certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
@@ -147,19 +147,17 @@ async def tls_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps(models("m")).encode()
-        if b"/vanishing/" in head:
-            with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
-        else:
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-            writer.close()
+    with ScriptedServer(tls=context) as server:
+        server.routes["GET", "/v1/models"] = reply(models("m"))
+        server.routes["GET", "/vanishing/v1/models"] = vanish
+        yield f"https://localhost:{server.port}", str(certificate)
 
-    listener = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    async with listener:
-        yield f"https://localhost:{listener.sockets[0].getsockname()[1]}", str(certificate)
+
+async def vanish(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    with socket.socket(fileno=os.dup(request.transport.get_extra_info("socket").fileno())) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+    return web.Response()
 
 
 @pytest.mark.parametrize("tls_server", ["FALSE"], indirect=True)

@@ -9,8 +9,7 @@ import pytest
 
 from qualab.errors import BadDataFile, DatasetUnavailable, InvalidValue, UnknownTask
 from qualab.model.names import MetricKind, RequestKind
-from tests.harness.conftest import Load, LoadedTasks
-from tests.harness.tiny_data import KOBEST, belebele, gsm8k, haerae, write_jsonl
+from tests.harness.conftest import KOBEST, Load, LoadedTasks, belebele, gsm8k, haerae, write_jsonl
 
 
 def names_of(loaded: LoadedTasks) -> list[str]:
