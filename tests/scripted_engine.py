@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 RECORDED = Path(__file__).parent / "endpoints" / "recorded"
 SPEC_TOKENS, ACCEPTED = 3, 2
@@ -54,24 +54,6 @@ class EngineScript:
     rejects: tuple[str, ...] = ()  # settings of a request that get a 400
 
 
-class Rounds(NamedTuple):
-    """How often was drafted for one answer, or since the process started."""
-
-    drafts: int = 0
-
-    @property
-    def accepted(self) -> int:
-        return ACCEPTED * self.drafts
-
-    @property
-    def draft_tokens(self) -> int:
-        return SPEC_TOKENS * self.drafts
-
-    @property
-    def survival(self) -> list[int]:
-        return [self.drafts] * ACCEPTED + [0] * (SPEC_TOKENS - ACCEPTED)
-
-
 class ScriptedEngine:
     """Counts what its server answers."""
 
@@ -86,28 +68,27 @@ class ScriptedEngine:
         self._begin()
 
     def _begin(self) -> None:
-        self.rounds = Rounds()
-        self.finished = self.prompt_tokens = self.generated_tokens = self.steps = 0
+        self.rounds = self.finished = self.prompt_tokens = self.generated_tokens = self.steps = 0
 
-    def generated(self, prompt: str, *, prompt_tokens: int, completion_tokens: int) -> Rounds:
-        """Counts a generation; returns what was drafted for it."""
-        script, one = self.script, Rounds()
+    def generated(self, prompt: str, *, prompt_tokens: int, completion_tokens: int) -> int:
+        """Counts a generation; returns how often was drafted for it."""
+        script, rounds = self.script, 0
         if self._drafts_for(prompt, prompt_tokens):
-            one = Rounds(-(-max(0, completion_tokens - 1) // (1 + ACCEPTED)))
+            rounds = -(-max(0, completion_tokens - 1) // (1 + ACCEPTED))
         self.n_generated += 1
         if script.kind == "tensorrt_llm":
             iteration = recorded_object("tensorrt_llm_iteration.json")
             drafting = iteration.pop("specDecodingStats")
             drafting |= {"numAcceptedTokens": ACCEPTED, "acceptanceLength": 1.0 + ACCEPTED}
-            drafted = [iteration | {"specDecodingStats": drafting}] * one.drafts
+            drafted = [iteration | {"specDecodingStats": drafting}] * rounds
             self.iterations += drafted if self.drafts else [iteration]
         if self.n_generated == script.restart_at:
             self._restart()
-        self.rounds = Rounds(self.rounds.drafts + one.drafts)
-        self.steps += one.drafts or max(0, completion_tokens - 1)
+        self.rounds += rounds
+        self.steps += rounds or max(0, completion_tokens - 1)
         if script.foreign_every and self.n_generated % script.foreign_every == 0:
             self.count(prompt_tokens=17, completion_tokens=5)
-        return one
+        return rounds
 
     def _restart(self) -> None:
         self.started_at_s += 100.0
@@ -133,23 +114,23 @@ class ScriptedEngine:
         names = self.script.fingerprints
         return names[self.n_generated % len(names)] if names else None
 
-    def told(self, one: Rounds, *, completion_tokens: int) -> dict[str, Any]:
+    def told(self, rounds: int, *, completion_tokens: int) -> dict[str, Any]:
         """The part of an answer that tells of drafting."""
         if self.script.kind in ("sglang", "tensorrt_llm", "tgi"):
             return {}
         if self.script.kind == "llama":
             timings = {"cache_n": 0, "prompt_n": 8, "prompt_ms": 4.2, "predicted_n": completion_tokens}
-            drafted = {"draft_n": one.draft_tokens, "draft_n_accepted": one.accepted} if one.drafts else {}
+            drafted = {"draft_n": SPEC_TOKENS * rounds, "draft_n_accepted": ACCEPTED * rounds} if rounds else {}
             return {"timings": timings | drafted}
         if not self.drafts or not self.script.tells:
             return {"metrics": None}
         spec = {
-            "mean_acceptance_length": 1.0 + one.accepted / one.drafts if one.drafts else 1.0,
-            "draft_acceptance_rate": one.accepted / one.draft_tokens if one.drafts else 0.0,
-            "acceptance_histogram": [one.drafts * (n == ACCEPTED) for n in range(SPEC_TOKENS + 1)],
-            "num_spec_steps": one.drafts,
-            "num_accepted_draft_tokens": one.accepted,
-            "num_draft_tokens": one.draft_tokens,
+            "mean_acceptance_length": 1.0 + ACCEPTED if rounds else 1.0,
+            "draft_acceptance_rate": ACCEPTED / SPEC_TOKENS if rounds else 0.0,
+            "acceptance_histogram": [rounds * (n == ACCEPTED) for n in range(SPEC_TOKENS + 1)],
+            "num_spec_steps": rounds,
+            "num_accepted_draft_tokens": ACCEPTED * rounds,
+            "num_draft_tokens": SPEC_TOKENS * rounds,
             "num_spec_tokens": SPEC_TOKENS,
         }
         return {"metrics": {"time_to_first_token_ms": 12.5, "speculative_decoding": spec}}
@@ -171,20 +152,20 @@ class ScriptedEngine:
     def _sglang_metrics(self) -> list[str]:
         labels, rounds = f'model_name="{self.model}"', self.rounds
         # a request's first token is the prompt's, and every round yields one of the model's own
-        generated = self.finished + rounds.drafts + rounds.accepted if self.drafts else self.generated_tokens
+        generated = self.finished + rounds + ACCEPTED * rounds if self.drafts else self.generated_tokens
         values = {
             "prompt_tokens_total": self.prompt_tokens,
             "generation_tokens_total": generated,
             "num_requests_total": self.finished,
         }
-        if rounds.drafts and self.n_generated >= self.script.counts_from:
-            values["spec_verify_calls_total"] = rounds.drafts
+        if rounds and self.n_generated >= self.script.counts_from:
+            values["spec_verify_calls_total"] = rounds
         return [f"sglang:{name}{{{labels}}} {value}" for name, value in values.items()]
 
     def _tgi_metrics(self) -> list[str]:
         values = {
             "success": self.finished,
-            "skipped_tokens_sum": self.rounds.accepted,
+            "skipped_tokens_sum": ACCEPTED * self.rounds,
             "skipped_tokens_count": self.finished + self.steps,
             "input_length_sum": self.prompt_tokens,
             "generated_tokens_sum": self.generated_tokens,
@@ -194,10 +175,10 @@ class ScriptedEngine:
     def prometheus(self) -> str:
         labels, rounds = f'model_name="{self.model}"', self.rounds
         counts = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generated_tokens}
-        if rounds.drafts:
+        if rounds:
             counts |= {
-                "spec_decode_drafted_tokens": rounds.draft_tokens,
-                "spec_decode_accepted_tokens": rounds.accepted,
+                "spec_decode_drafted_tokens": SPEC_TOKENS * rounds,
+                "spec_decode_accepted_tokens": ACCEPTED * rounds,
             }
         lines = [f"trtllm_{name}_total{{{labels}}} {count}.0" for name, count in counts.items()]
         lines += [f'trtllm_request_success_total{{{labels},finished_reason="stop"}} {self.finished}.0']
@@ -230,10 +211,10 @@ class ScriptedEngine:
         for reason in FINISH_REASONS:
             counts.append(("request_success", f',finished_reason="{reason}"', self.finished * (reason == "stop")))
         if self.drafts:
-            counts.append(("spec_decode_num_drafts", "", rounds.drafts))
-            counts.append(("spec_decode_num_draft_tokens", "", rounds.draft_tokens))
-            counts.append(("spec_decode_num_accepted_tokens", "", rounds.accepted))
-            for position, count in enumerate(rounds.survival):
+            counts.append(("spec_decode_num_drafts", "", rounds))
+            counts.append(("spec_decode_num_draft_tokens", "", SPEC_TOKENS * rounds))
+            counts.append(("spec_decode_num_accepted_tokens", "", ACCEPTED * rounds))
+            for position, count in enumerate(self.survival):
                 counts.append(("spec_decode_num_accepted_tokens_per_pos", f',position="{position}"', count))
         lines = [f"process_start_time_seconds {self.started_at_s}"]
         for engine in range(script.engines):  # they take turns
@@ -247,20 +228,24 @@ class ScriptedEngine:
                 lines += [f"vllm:{name}_created{{{labels}{more}}} 1.7959746720416389e+09"]
         return lines
 
+    @property
+    def survival(self) -> list[int]:
+        return [self.rounds] * ACCEPTED + [0] * (SPEC_TOKENS - ACCEPTED)
+
     def _llama_metrics(self) -> list[str]:
         rounds = self.rounds
         counts = {
             "prompt_tokens": self.prompt_tokens,
             "tokens_predicted": self.generated_tokens,
-            "spec_decode_num_draft_tokens": rounds.draft_tokens,
-            "spec_decode_num_accepted_tokens": rounds.accepted,
-            "spec_decode_num_drafts": rounds.drafts,
+            "spec_decode_num_draft_tokens": SPEC_TOKENS * rounds,
+            "spec_decode_num_accepted_tokens": ACCEPTED * rounds,
+            "spec_decode_num_drafts": rounds,
         }
         lines = [f"llamacpp:{name}_total {count}" for name, count in counts.items()]
         if self.script.step_s is not None:
             lines.append(f"llamacpp:tokens_predicted_seconds_total {self.steps * self.script.step_s}")
         name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
-        per_position = enumerate(rounds.survival if self.drafts else [])
+        per_position = enumerate(self.survival if self.drafts else [])
         return lines + [f'{name}{{position="{position}"}} {count}' for position, count in per_position]
 
     def _server_info(self) -> dict[str, Any]:

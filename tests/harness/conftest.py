@@ -5,36 +5,30 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qualab.harness.loading import load_tasks
-from qualab.harness.tasks import LmEvalTasks
+from qualab.harness.tasks import LmEvalTasks as LoadedTasks
 from qualab.model.items import Item
 from qualab.model.ports import TaskOptions
 
 TASKS_DIR = Path(__file__).parents[2] / "tasks"
-LoadedTasks = LmEvalTasks
-Load = Callable[..., LmEvalTasks]
+Load = Callable[..., LoadedTasks]
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LmEvalHarness:
-    tasks_dir: Path = TASKS_DIR
-
-    def load(self, options: TaskOptions) -> LmEvalTasks:
-        return load_tasks(options, tasks_dir=self.tasks_dir, note=lambda _item, _step: None)
+def load_here(options: TaskOptions, tasks_dir: Path = TASKS_DIR) -> LoadedTasks:
+    return load_tasks(options, tasks_dir=tasks_dir, note=lambda _item, _step: None)
 
 
-def load_named(*names: str, **options: Any) -> LmEvalTasks:
-    return LmEvalHarness().load(TaskOptions(names=names, **options))
+def load_named(*names: str, **options: Any) -> LoadedTasks:
+    return load_here(TaskOptions(names=names, **options))
 
 
-def by_task(loaded: LmEvalTasks) -> dict[str, list[Item]]:
+def by_task(loaded: LoadedTasks) -> dict[str, list[Item]]:
     items: dict[str, list[Item]] = {}
     for item in loaded.render():
         items.setdefault(item.task, []).append(item)
@@ -48,11 +42,6 @@ def shared_data() -> Path:
     if not shared:
         pytest.skip("QUALAB_SHARED names no directory with the real data sets")
     return Path(shared) / "data"
-
-
-@pytest.fixture(scope="session")
-def harness() -> LmEvalHarness:
-    return LmEvalHarness()
 
 
 # small data sets in the hub's columns, where a data directory holds them

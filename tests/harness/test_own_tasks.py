@@ -14,7 +14,7 @@ from qualab.harness.catalog import hints_from_metadata, read_catalog
 from qualab.harness.sources import in_memory, read_table
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.ports import TaskOptions
-from tests.harness.conftest import TASKS_DIR, LmEvalHarness, Load, LoadedTasks, load_named, write_jsonl
+from tests.harness.conftest import TASKS_DIR, Load, LoadedTasks, load_here, load_named, write_jsonl
 
 ROWS = [{"q": f"What is {i} + 1?", "a": str(i + 1), "passage": f"p{i // 2}"} for i in range(6)]
 
@@ -155,16 +155,16 @@ def test_the_configuration_s_hash_follows_the_source_of_functions(tmp_path: Path
 
 
 def test_hashes_do_not_depend_on_the_installation(load: Load, tmp_path: Path, tiny_data: Path) -> None:
-    elsewhere = LmEvalHarness(tasks_dir=Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks")))
+    elsewhere = Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks"))
     names = ("release", "published-34")
-    assert elsewhere.load(TaskOptions(names=names, data_dir=tiny_data)).tasks == load(*names).tasks
+    assert load_here(TaskOptions(names=names, data_dir=tiny_data), elsewhere).tasks == load(*names).tasks
 
 
 def test_bundled_items_lie_beside_the_catalog(tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN.replace("dataset_path: json", "dataset_path: me/items"))
     (folder / "catalog.yaml").write_text("datasets: {me/items: {bundled: true, files: ['{config}/{split}.jsonl']}}")
     write_jsonl(folder / "default/test.jsonl", ROWS[:3])
-    loaded = LmEvalHarness(tasks_dir=folder).load(TaskOptions(names=("mine",), data_dir=tmp_path))
+    loaded = load_here(TaskOptions(names=("mine",), data_dir=tmp_path), folder)
     assert (loaded.tasks[0].n_items, loaded.tasks[0].revision) == (3, "local")
 
 

@@ -21,7 +21,7 @@ from qualab.model.items import Item, Reply
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
 from tests.app.fakes import reply
-from tests.harness.conftest import TASKS_DIR, LmEvalHarness
+from tests.harness.conftest import TASKS_DIR, load_here
 from tests.harness.test_own_tasks import PLAIN, own
 from tests.pair.conftest import eventually, lives
 
@@ -80,7 +80,7 @@ def hanging(separate: Harness, mine: TaskOptions) -> LoadedTasks:
 def test_a_process_changes_nothing(separate: Harness, tiny_data: Path, mine: TaskOptions) -> None:
     names = ("mine", "kobest_copa", "ifeval", "gsm8k")
     options = replace(mine, names=names, data_dir=tiny_data, seed=3)
-    here, there = LmEvalHarness().load(options), separate.load(options)
+    here, there = load_here(options), separate.load(options)
     for name in ("suite", "applies_chat_template", "tasks", "metrics", "harness_version"):
         assert getattr(there, name) == getattr(here, name)
     items = list(there.render())
