@@ -112,9 +112,7 @@ def test_the_first_round_of_an_sglang_begins_its_series_and_a_new_process_a_new_
     assert not later.has_restarted_since(before)
     assert later.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
     assert read_counters(sglang(generated=4, requests=1, rounds=1), probe).has_restarted_since(later)
-
-
-def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
+    # metrics that are silent say that nothing is drafted where the configuration has no drafter
     for speculation, tells in ((Speculation(is_on=False), True), (None, False)):
         silent = read_counters(sglang(generated=31, requests=1), new_probe(speculation))
         assert (silent.drafting, silent.tells_drafting) == (None, tells)
@@ -127,11 +125,6 @@ def test_iterations_of_tensorrt_llm_add_up_over_reads_and_ranks_count_once() -> 
     assert [one.drafting for one in found] == [each, each, each + each]
     assert {one.source for one in found} == {DraftSource.STATISTICS}
     assert not read_counters("[]").has_restarted_since(found[2]), "another run's first look begins at none"
-
-
-def test_other_metrics_are_nobodys() -> None:
-    for text in ("", "<html>", "up 1\n", 'broken{a="b" 1\n'):
-        assert new_probe().read(read_metrics(text.encode())) is None, text
 
 
 SGLANG_CARD = {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960}
@@ -206,6 +199,8 @@ async def test_what_an_engine_tells_of_itself(server: ScriptedServer, name: str)
 
 
 async def test_numbers_and_metrics_that_are_nobodys_are_known_to_be_open(server: ScriptedServer) -> None:
+    for text in ("", "<html>", "up 1\n", 'broken{a="b" 1\n'):
+        assert new_probe().read(read_metrics(text.encode())) is None, text
     for value in ("NaN", "+Inf", "-1e400"):
         text = f"sglang:max_total_num_tokens {value}\nsglang:generation_tokens_total {value}\n"
         found = await probed(server, {"id": "m", "owned_by": "sglang"}, metrics=text)

@@ -11,7 +11,6 @@ import ssl
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -247,22 +246,24 @@ async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: O
         assert "--tokenizer" in caught.value.hint
 
 
-async def test_passing_trouble_is_tried_again_and_is_an_error_where_it_stays(
-    server: ScriptedServer, opened: Open
-) -> None:
+async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Open) -> None:
     server.answer(vllm_tokenize, reply("", status=503), reply({"tokens": None}), vllm_tokenize)
     async with opened() as endpoint:
         assert await endpoint.tokenize(["ab"], model="m") == [codes("ab")]
     assert len(server.seen) == 4
-    refusals: list[tuple[Any, type[QualabError], str]] = [
-        (reply("", status=503), EndpointUnreachable, "HTTP 503"),
-        (reply({"error": {"message": "too long"}}, status=400), EndpointMisconfigured, "too long"),
-    ]
-    for step, kind, match in refusals:
-        server.answer(vllm_tokenize, step)
-        async with opened(max_attempts=2, concurrency=4) as endpoint:
-            with pytest.raises(kind, match=match):
-                await endpoint.tokenize(["ab"] * 20, model="m")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "match"),
+    [(503, EndpointUnreachable, "HTTP 503"), (400, EndpointMisconfigured, "too long")],
+)
+async def test_trouble_that_stays_is_an_error(
+    server: ScriptedServer, opened: Open, status: int, kind: type[QualabError], match: str
+) -> None:
+    server.answer(vllm_tokenize, reply({"error": {"message": "too long"}}, status=status))
+    async with opened(max_attempts=2, concurrency=4) as endpoint:
+        with pytest.raises(kind, match=match):
+            await endpoint.tokenize(["ab"] * 20, model="m")
 
 
 def test_a_tokenizer_by_file_and_by_directory(tmp_path: Path) -> None:

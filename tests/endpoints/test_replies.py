@@ -135,10 +135,10 @@ def test_a_loglikelihood_asks_what_lm_eval_asks(context: str, continuation: str)
     assert (request.choice, request.context_tokens, request.api) == (2, n_context, Api.COMPLETIONS)
 
 
-@pytest.mark.parametrize("text", ["", "  \n "])
-def test_what_has_no_loglikelihood_is_a_broken_task(text: str) -> None:
-    with pytest.raises(BrokenTask, match="empty"):
-        loglikelihood_parts(Prompt(text=text, continuation="x"))
+def test_what_has_no_loglikelihood_is_a_broken_task() -> None:
+    for text in ("", "  \n "):
+        with pytest.raises(BrokenTask, match="empty"):
+            loglikelihood_parts(Prompt(text=text, continuation="x"))
     with pytest.raises(BrokenTask, match="no tokens"):
         loglikelihood_request(choice=0, context_ids=[], whole_ids=[1], model="m")
 

@@ -140,10 +140,10 @@ def test_what_may_be_called(names: Names, cases: dict[str, str], expected: bool)
     assert "10.1.2.3" not in str(caught.value)
 
 
-@pytest.mark.parametrize("pattern", ["", " ", "http://x", "a b", "10.0.0.0/99", "user@host", "x/y"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(InvalidValue, match="allowed_endpoints"):
-        parse_pattern(pattern)
+def test_what_is_no_pattern_is_refused() -> None:
+    for pattern in ("", " ", "http://x", "a b", "10.0.0.0/99", "user@host", "x/y"):
+        with pytest.raises(InvalidValue, match="allowed_endpoints"):
+            parse_pattern(pattern)
 
 
 def inspected(allowed: AllowedEndpoints, url: str) -> str:
@@ -155,18 +155,15 @@ def inspected(allowed: AllowedEndpoints, url: str) -> str:
     return asyncio.run(ask())
 
 
-def test_an_endpoint_is_reached_at_an_address_that_was_checked_and_answers(names: Names) -> None:
-    """The client itself would look the name up in vain."""
+def test_an_endpoint_is_reached_at_the_address_that_was_checked_and_answers(names: Names) -> None:
+    """The client itself would look the name up in vain; one that leads elsewhere later is refused then."""
     names["arm.invalid"] = ["127.0.0.9", "127.0.0.1"]
     with ScriptedServer() as server:
         url = server.url.replace("127.0.0.1", "arm.invalid")
         assert inspected(AllowedEndpoints(("127.0.0.0/8",)), url) == url
-
-
-def test_a_name_that_leads_elsewhere_later_is_refused(names: Names) -> None:
-    names["arm.invalid"] = ["93.184.216.34"]
-    allowed = AllowedEndpoints(("*.invalid",))
-    allowed.check("http://arm.invalid:8000/v1")
-    names["arm.invalid"] = ["127.0.0.1"]
-    with pytest.raises(EndpointForbidden):
-        inspected(allowed, "http://arm.invalid:8000/v1")
+        names["arm.invalid"] = ["93.184.216.34"]
+        allowed = AllowedEndpoints(("*.invalid",))
+        allowed.check(url)
+        names["arm.invalid"] = ["127.0.0.1"]
+        with pytest.raises(EndpointForbidden):
+            inspected(allowed, url)

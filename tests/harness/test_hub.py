@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pytest
 from aiohttp import web
@@ -22,73 +21,52 @@ from qualab.errors import ScoringUnavailable
 from qualab.harness.catalog import read_catalog
 from qualab.harness.loading import NEEDS_SENTENCES
 from tests.harness.conftest import IFEVAL, TASKS_DIR, Load, gsm8k, haerae, instruction, write_jsonl
-from tests.scripted_server import NOT_FOUND, ScriptedServer, Step, reply
-
-Files = Mapping[str, bytes]
+from tests.scripted_server import ScriptedServer, reply
 
 
 class ScriptedHub(ScriptedServer):
-    """Data sets by name, each with its commits in order; a branch is at the last of them."""
+    """A model hub: what the hub's and the data sets' libraries ask of one. A branch is at a data set's last commit."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.repositories: dict[str, dict[str, Files]] = {}
+        self.commits: dict[str, list[str]] = {}
         self.is_down = False
         """Whether it hangs up without a word."""
-        self.answer(self._answer_hub)
+        self.answer(self._lacking)
 
-    @property
-    def asked(self) -> list[str]:
-        return [f"{one.method} {unquote(one.path)}" for one in self.seen]
-
-    def push(self, name: str, files: Files) -> str:
+    def push(self, name: str, files: Mapping[str, bytes], commit: str = "") -> str:
         """A new commit of a data set, with all its files; returns it."""
-        commits = self.repositories.setdefault(name, {})
-        commit = hashlib.sha1(f"{name} {len(commits)}".encode()).hexdigest()
-        commits[commit] = files
+        commits = self.commits.setdefault(name, [])
+        commit = commit or hashlib.sha1(f"{name} {len(commits)}".encode()).hexdigest()
+        commits.append(commit)
+        oids = {path: hashlib.sha1(content).hexdigest() for path, content in files.items()}
+        siblings = [{"rfilename": path} for path in files]
+        described = {"id": name, "sha": commit, "siblings": siblings, "tags": [], "private": False}
+        tree = [{"type": "file", "path": path, "size": len(files[path]), "oid": oids[path]} for path in files]
+        self.routes["GET", f"/api/datasets/{name}"] = reply(described)
+        for revision in ("main", commit):
+            self.routes["GET", f"/api/datasets/{name}/revision/{revision}"] = reply(described)
+            self.routes["GET", f"/api/datasets/{name}/tree/{revision}"] = reply(tree)
+            for path, content in files.items():
+                step = reply(content, headers={"ETag": f'"{oids[path]}"', "X-Repo-Commit": commit})
+                for method in ("GET", "HEAD"):
+                    self.routes[method, f"/datasets/{name}/resolve/{revision}/{path}"] = step
         return commit
 
-    async def _answer_hub(self, request: web.Request) -> web.StreamResponse:
-        if self.is_down:
-            assert request.transport is not None
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if self.is_down and request.transport is not None:
             request.transport.close()
-        parts = [unquote(part) for part in request.path.strip("/").split("/")]
-        step = NOT_FOUND
-        if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
-            what, revision = (parts[4], parts[5]) if len(parts) > 5 else ("revision", "main")
-            step = self._described("/".join(parts[2:4]), what, revision)
-        elif parts[0] == "datasets" and len(parts) >= 6 and parts[3] == "resolve":
-            step = self._file("/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
-        return await step(request)
+        return await super()._handle(request)
 
-    def _files(self, name: str, revision: str) -> tuple[str, Files] | None:
-        commits = self.repositories.get(name, {})
-        commit = list(commits)[-1] if revision == "main" and commits else revision
-        return (commit, commits[commit]) if commit in commits else None
-
-    def _described(self, name: str, what: str, revision: str) -> Step:
-        found = self._files(name, revision)
-        if found is None:
-            lacks = "RevisionNotFound" if name in self.repositories else "RepoNotFound"
-            return reply({}, status=404, headers={"X-Error-Code": lacks})
-        commit, files = found
-        if what == "revision":
-            siblings = [{"rfilename": path} for path in files]
-            return reply({"id": name, "sha": commit, "siblings": siblings, "tags": [], "private": False})
-        return reply([{"path": path, **_entry(content)} for path, content in files.items()])  # the tree
-
-    def _file(self, name: str, revision: str, path: str) -> Step:
-        found = self._files(name, revision)
-        if found is None:
-            return reply("", status=404, headers={"X-Error-Code": "RevisionNotFound"})
-        commit, files = found
-        if path not in files:
-            return reply("", status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
-        return reply(files[path], headers={"ETag": f'"{_entry(files[path])["oid"]}"', "X-Repo-Commit": commit})
-
-
-def _entry(content: bytes) -> dict[str, Any]:
-    return {"type": "file", "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+    async def _lacking(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.removeprefix("/api").split("/")
+        commits = self.commits.get("/".join(parts[2:4]), [])
+        revision = parts[5] if len(parts) > 5 else "main"
+        commit = commits[-1] if revision == "main" and commits else revision
+        is_entry, lacks = commit in commits, "RevisionNotFound" if commits else "RepoNotFound"
+        headers = {"X-Repo-Commit": commit} if is_entry else {}
+        lacking = reply({}, status=404, headers={"X-Error-Code": "EntryNotFound" if is_entry else lacks, **headers})
+        return await lacking(request)
 
 
 LOADS = """
@@ -187,7 +165,7 @@ def jsonl(n_rows: int) -> bytes:
 
 
 def resolutions(hub: ScriptedHub, path: str) -> int:
-    return hub.asked.count(f"GET /api/datasets/{path}/revision/main")
+    return sum(one.path == f"/api/datasets/{path}/revision/main" for one in hub.seen)
 
 
 def test_a_branch_is_recorded_at_its_commit_and_read_there_again_for_a_plan(hub: ScriptedHub, of_hub: Loader) -> None:
@@ -196,9 +174,9 @@ def test_a_branch_is_recorded_at_its_commit_and_read_there_again_for_a_plan(hub:
     assert of_hub.found(name) == [[first, 3]]
     second = hub.push("o/moves", {"test.jsonl": jsonl(5)})
     assert of_hub.found(name) == [[second, 5]]
-    read = [one for one in hub.asked if one.startswith("GET /datasets/o/moves/resolve/")]
-    assert len(read) == 2
-    assert all("/main/" not in one for one in read)
+    paths = [one.path for one in hub.seen if (one.method, one.path[:17]) == ("GET", "/datasets/o/moves")]
+    assert len(paths) == 2
+    assert not any("/main/" in path for path in paths)
     n_asked = resolutions(hub, "o/moves")
     assert of_hub.found(name, moves=first) == [[first, 3]]
     assert resolutions(hub, "o/moves") == n_asked
@@ -218,7 +196,7 @@ def test_a_pin_of_the_catalog_is_read(hub: ScriptedHub, of_hub: Loader) -> None:
     splits = "".join(f"  - {{split: {split}, path: {split}.jsonl}}\n" for split in ("train", "test"))
     card = f"---\nconfigs:\n- config_name: main\n  data_files:\n{splits}---\n"
     train, test = ("\n".join(map(json.dumps, gsm8k(n))).encode() for n in (9, 2))
-    hub.repositories["openai/gsm8k"] = {pin: {"README.md": card.encode(), "train.jsonl": train, "test.jsonl": test}}
+    hub.push("openai/gsm8k", {"README.md": card.encode(), "train.jsonl": train, "test.jsonl": test}, commit=pin)
     hub.push("openai/gsm8k", {})
     assert of_hub.found("gsm8k") == [[pin, 2]]
 
