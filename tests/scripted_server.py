@@ -1,37 +1,80 @@
-"""An endpoint that speaks as vLLM does and answers from a hash of the prompt: the same prompt, the same answer.
+"""A server that stands in for an engine: it speaks as vLLM does and answers from a hash of the prompt, or by steps.
 
-In a thread: `with ScriptedServer() as server: server.url`. As a process: `python -m tests.scripted_server --port 0`
-prints its port and serves until it is terminated.
-
-Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /health, /metrics, and those of
-the engine that it plays (`ScriptedEngine.routes`).
+`with ScriptedServer() as server: server.url` serves in a thread. The same prompt gets the same answer. Routes:
+/v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /health, /metrics, and those of the engine
+that it plays (`ScriptedEngine.routes`). `routes` may be changed; `answer` says what every other request gets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
-import sys
+import ssl
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from aiohttp import web
 
-from tests.scripted_engine import EngineScript, ScriptedEngine
+from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript, ScriptedEngine
 
 MODEL = "scripted"
+Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def reply(body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Step:
+    """JSON, or text and bytes as they are; what a function returns."""
+
+    async def step(_: web.Request) -> web.StreamResponse:
+        told = body() if callable(body) else body
+        raw = told if isinstance(told, bytes) else (told if isinstance(told, str) else json.dumps(told)).encode()
+        return web.Response(body=raw, status=status, headers={"Content-Type": "application/json", **(headers or {})})
+
+    return step
+
+
+def after(seconds: float, then: Step) -> Step:
+    async def step(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return await then(request)
+
+    return step
+
+
+def wire(raw: bytes, *, reset: bool = False) -> Step:
+    """These bytes as they are, then the end of the connection."""
+
+    async def step(request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        assert transport is not None
+        transport.write(raw)
+        await asyncio.sleep(0.01)
+        if reset:
+            transport.abort()
+        else:
+            transport.close()
+        return web.Response()
+
+    return step
+
+
+NOT_FOUND = reply({"detail": "Not Found"}, status=404)
+
+
+class Seen(NamedTuple):
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
 
 TOKEN = re.compile(r" \S|[\s\S]", re.UNICODE)
 """A character, or a space with the character after it: contexts and continuations join across their seam."""
-
-JOINED = 0x200000
-"""Added to the id of a character that comes with a space before it."""
+JOINED = 0x200000  # added to the id of a character that comes with a space before it
 
 
 def encode(text: str) -> list[int]:
@@ -78,20 +121,15 @@ SCRIPT: Sequence[Callable[[str, int], str]] = (
 class Script:
     """What the server answers."""
 
-    answers: Mapping[str, str] = field(default_factory=dict)
-    """The right answer to a prompt (a chat's last message)."""
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    """The answer that a prompt always gets."""
+    answers: Mapping[str, str] = field(default_factory=dict)  # the right answer to a prompt (a chat's last message)
+    fixed: Mapping[str, str] = field(default_factory=dict)  # the answer that a prompt always gets
     flip_share: float = 0.0
     """Share of prompts that get another answer than a server with 0 gives: what a drafter might do."""
-    drafts: bool = False
-    """Whether there is a drafter."""
+    drafts: bool = False  # whether there is a drafter
     engine: EngineScript = field(default_factory=EngineScript)
     latency_s: float = 0.0
-    thinks: str = ""
-    """Thought before each chat answer, apart from it, unless the request turns thinking off."""
-    busy_share: float = 0.0
-    """Share of requests, drawn at random, that get a 429 with Retry-After: 0."""
+    thinks: str = ""  # thought before each chat answer, apart from it, unless the request turns thinking off
+    busy_share: float = 0.0  # of requests, drawn at random, that get a 429 with Retry-After: 0
     max_model_len: int = 1_000_000
 
     def text(self, prompt: str) -> str:
@@ -103,8 +141,7 @@ class Script:
         return SCRIPT[((seed >> 16) + flipped) % len(SCRIPT)](right, seed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """A text cut as the request's limits say."""
 
     text: str
@@ -112,13 +149,14 @@ class Completion:
     n_tokens: int
 
 
-def cut(text: str, *, stop: Sequence[str], max_tokens: int) -> Completion:
-    ends = [text.index(one) for one in stop if one and one in text]
+def cut(text: str, body: Mapping[str, Any]) -> Completion:
+    stop = body.get("stop") or []
+    ends = [text.index(one) for one in ([stop] if isinstance(stop, str) else stop) if one and one in text]
     stopped = text[: min(ends)] if ends else text
-    tokens = encode(stopped)
-    if len(tokens) > max_tokens:
-        return Completion(text=decode(tokens[:max_tokens]), finish_reason="length", n_tokens=max_tokens)
-    return Completion(text=stopped, finish_reason="stop", n_tokens=len(tokens) + 1)
+    tokens, limit = encode(stopped), body.get("max_tokens") or body.get("max_completion_tokens") or 16
+    if len(tokens) > limit:
+        return Completion(decode(tokens[:limit]), "length", limit)
+    return Completion(stopped, "stop", len(tokens) + 1)
 
 
 def logprobs(ids: Sequence[int]) -> dict[str, list[Any]]:
@@ -134,31 +172,30 @@ def logprobs(ids: Sequence[int]) -> dict[str, list[Any]]:
         token = decode([one])
         top.append({token: value} if mixed % 4 else {token: value, "~": value / 2})
     own[0] = top[0] = None
-    offsets = itertools.accumulate((len(decode([one])) for one in ids[:-1]), initial=0)
-    return {
-        "text_offset": list(offsets),
-        "token_logprobs": own,
-        "tokens": [decode([one]) for one in ids],
-        "top_logprobs": top,
-    }
+    return {"token_logprobs": own, "tokens": [decode([one]) for one in ids], "top_logprobs": top}
 
 
 class ScriptedServer:
     """The server, in a thread of its own while its context is open."""
 
-    def __init__(self, script: Script | None = None, *, port: int = 0, model: str = MODEL) -> None:
+    def __init__(
+        self, script: Script | None = None, *, port: int = 0, model: str = MODEL, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.script = script or Script()
         self.model = model
         self.port = port
-        self.requests: list[tuple[str, bytes]] = []
-        """Route and body of every completion that was asked for."""
+        self.tls = tls
+        self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
+        self.routes: dict[tuple[str, str], Step] = dict(self._routes())
+        self.steps = [NOT_FOUND]
+        self.seen: list[Seen] = []
         self.tokenized: list[tuple[str, int]] = []
         """Every text that was to be tokenized, and how often metrics had been read before."""
-        self.n_metrics_read = 0
-        self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
+        self.in_flight = self.most_in_flight = 0
+        self.peers: set[Any] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.serve(self._ready.set)), daemon=True)
         self._stop = asyncio.Event()
 
     @property
@@ -169,7 +206,20 @@ class ScriptedServer:
     def url(self) -> str:
         return f"{self.root}/v1"
 
-    def __enter__(self) -> ScriptedServer:
+    @property
+    def requests(self) -> list[tuple[str, bytes]]:
+        """Route and body of every completion that was asked for."""
+        return [(one.path, one.body) for one in self.seen if one.path.endswith("completions")]
+
+    @property
+    def n_metrics_read(self) -> int:
+        return sum(one.path == "/metrics" for one in self.seen)
+
+    def answer(self, *steps: Step) -> None:
+        """Sets what requests outside `routes` get, in order, the last step again and again."""
+        self.steps = list(steps)
+
+    def __enter__(self) -> Self:
         self._thread.start()
         self._ready.wait(10)
         return self
@@ -179,34 +229,46 @@ class ScriptedServer:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
-    def _serve(self) -> None:
-        asyncio.run(self.serve(self._ready.set))
-
     async def serve(self, ready: Callable[[], object]) -> None:
         """Serves until stopped; calls `ready` when `port` is known."""
         self._loop = asyncio.get_running_loop()
-        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1)
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_route("*", "/{tail:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
         self.port = runner.addresses[0][1]
         ready()
         await self._stop.wait()
         await runner.cleanup()
 
-    def _app(self) -> web.Application:
-        app = web.Application(client_max_size=64 * 2**20)
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(Seen(request.method, request.path, request.headers, await request.read()))
+        if request.transport is not None:
+            self.peers.add(request.transport.get_extra_info("peername"))
+        step = self.routes.get((request.method, request.path))
+        if step is None:
+            step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await step(request)
+        finally:
+            self.in_flight -= 1
+
+    def _routes(self) -> Iterator[tuple[tuple[str, str], Step]]:
         script, engine = self.script.engine, self.engine
-        says: dict[str, Callable[[], Any]] = {"/health": dict, "/v1/models": self._models, **engine.routes()}
+        says: dict[str, Any] = {"/health": {}, "/v1/models": self._models, **engine.routes()}
         if script.settings:
-            says["/openapi.json"] = lambda: _openapi(script.settings)
-        app.add_routes([web.get(route, _say(value)) for route, value in says.items()])
-        posts = {"/v1/completions": self._completions, "/v1/chat/completions": self._chat}
-        posts |= {"/tokenize": self._tokenize} if script.kind in ("vllm", "llama") else {}
-        app.add_routes([web.post(route, handler) for route, handler in posts.items()])
+            says["/openapi.json"] = _openapi(script.settings)
         if script.has_metrics:
-            app.add_routes([web.get("/metrics", self._metrics)])
-        return app
+            says["/metrics"] = engine.metrics
+        for route, value in says.items():
+            yield ("GET", route), reply(value)
+        yield ("POST", "/v1/completions"), self._completions
+        yield ("POST", "/v1/chat/completions"), self._chat
+        if script.kind in ("vllm", "llama"):
+            yield ("POST", "/tokenize"), self._tokenize
 
     def _models(self) -> dict[str, Any]:
         length, kind = self.script.max_model_len, self.script.engine.kind
@@ -218,100 +280,80 @@ class ScriptedServer:
         other = {"owned_by": kind, "root": self.model, "max_model_len": length}
         return {"object": "list", "data": [{"id": self.model, "object": "model", **cards.get(kind, other)}]}
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        self.n_metrics_read += 1
-        return web.Response(text=self.engine.metrics())
-
-    async def _tokenize(self, request: web.Request) -> web.Response:
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         script, body = self.script.engine, await request.json()
         text = body.get("content" if script.kind == "llama" else "prompt", "")
         self.tokenized.append((text, self.n_metrics_read))
         if script.untokenized and script.untokenized in text:
-            return _error(500, "The tokenizer broke.", "InternalServerError")
+            return await _error(500, "The tokenizer broke.", "InternalServerError")(request)
         if script.slowly_tokenized and script.slowly_tokenized in text:
             await asyncio.sleep(60)
         tokens = encode(text)
         limit = self.script.max_model_len
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
-    async def _completions(self, request: web.Request) -> web.Response:
-        body = await self._asked(request)
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(self.script.latency_s)
+        body = await request.json()
         prompt = body["prompt"]
         is_batch = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
         prompts = prompt if is_batch else [prompt]
         ids = [encode(one) if isinstance(one, str) else list(one) for one in prompts]
         if refusal := self._refusal(body, max(map(len, ids))):
-            return refusal
+            return await refusal(request)
         told: dict[str, Any] = {}
         choices = []
-        for index, one in enumerate(ids):
+        for one in ids:
             if body.get("echo"):
-                made = self._echo(one, body)
+                whole = [*one, ord(".")]
+                found = logprobs(whole) if body.get("logprobs") is not None else None
+                choices.append({"text": decode(whole), "logprobs": found, "finish_reason": "length"})
             else:
                 done, told = self._generate(decode(one), body, n_prompt=len(one))
-                made = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
-            choices.append({"index": index, **made})
+                choices.append({"text": done.text, "logprobs": None, "finish_reason": done.finish_reason})
         return self._answer("text_completion", choices, ids, told)
 
-    def _echo(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
-        whole = [*ids, ord(".")]
-        of_tokens = logprobs(whole) if body.get("logprobs") is not None else None
-        return {"text": decode(whole), "logprobs": of_tokens, "finish_reason": "length"}
-
-    def _generate(
-        self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()
-    ) -> tuple[Completion, dict[str, Any]]:
-        """An answer after its thoughts, and what it says of drafting."""
-        if thoughts:
-            room = body["max_tokens"] - len(thoughts)
-            done = self._cut(prompt, {**body, "max_tokens": max(room, 1)})
-            n_tokens = min(len(thoughts) + done.n_tokens, body["max_tokens"])
-            done = replace(done, n_tokens=n_tokens, finish_reason=done.finish_reason if room > 0 else "length")
-        else:
-            done = self._cut(prompt, body)
-        drafted = self.engine.generated(prompt, prompt_tokens=n_prompt, completion_tokens=done.n_tokens)
-        return done, self.engine.told(drafted, completion_tokens=done.n_tokens)
-
-    def _cut(self, prompt: str, body: Mapping[str, Any]) -> Completion:
-        stop = body.get("stop") or []
-        stops = [stop] if isinstance(stop, str) else stop
-        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
-        return cut(self.script.text(prompt), stop=stops, max_tokens=limit)
-
-    async def _chat(self, request: web.Request) -> web.Response:
-        body = await self._asked(request)
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(self.script.latency_s)
+        body = await request.json()
         prompt = body["messages"][-1]["content"]
         ids = encode("".join(message["content"] for message in body["messages"]))
         if refusal := self._refusal(body, len(ids)):
-            return refusal
+            return await refusal(request)
         is_off = (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False
         thoughts = [] if is_off else encode(self.script.thinks)
         done, told = self._generate(prompt, body, n_prompt=len(ids), thoughts=thoughts)
         thought = decode(thoughts[: body["max_tokens"]]) or None
         text = done.text if len(thoughts) < body["max_tokens"] else None
         message = {"role": "assistant", "content": text, "reasoning_content": thought}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": done.finish_reason}
+        choice = {"message": message, "logprobs": None, "finish_reason": done.finish_reason}
         return self._answer("chat.completion", [choice], [ids], told)
 
-    async def _asked(self, request: web.Request) -> dict[str, Any]:
-        content = await request.read()
-        self.requests.append((request.path, content))
-        if self.script.latency_s:
-            await asyncio.sleep(self.script.latency_s)
-        body: dict[str, Any] = json.loads(content)
-        return body
+    def _generate(
+        self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()
+    ) -> tuple[Completion, dict[str, Any]]:
+        """An answer after its thoughts, and what it says of drafting."""
+        text = self.script.text(prompt)
+        if thoughts:
+            room = body["max_tokens"] - len(thoughts)
+            done = cut(text, {**body, "max_tokens": max(room, 1)})
+            n_tokens = min(len(thoughts) + done.n_tokens, body["max_tokens"])
+            done = Completion(done.text, done.finish_reason if room > 0 else "length", n_tokens)
+        else:
+            done = cut(text, body)
+        drafted = self.engine.generated(prompt, prompt_tokens=n_prompt, completion_tokens=done.n_tokens)
+        return done, self.engine.told(drafted, completion_tokens=done.n_tokens)
 
-    def _refusal(self, body: Mapping[str, Any], n_tokens: int) -> web.Response | None:
-        if digest(f"busy {len(self.requests)}") / 2**32 < self.script.busy_share:
+    def _refusal(self, body: Mapping[str, Any], n_tokens: int) -> Step | None:
+        if digest(f"busy {len(self.seen)}") / 2**32 < self.script.busy_share:
             return _error(429, "Too many requests.", "RateLimitError", {"Retry-After": "0"})
         if body.get("model") != self.model:
             return _error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
         if n_tokens >= self.script.max_model_len:
             limit = self.script.max_model_len
             return _error(400, f"This model's maximum context length is {limit} tokens.", "BadRequestError")
-        if why := self.engine.refusal(body):
-            return _error(400, why, "BadRequestError")
-        return None
+        is_rejected = any(body.get(name) for name in self.script.engine.rejects)
+        return _error(400, SPEC_DECODE_REFUSES, "BadRequestError") if is_rejected else None
 
     def _answer(
         self, kind: str, choices: list[dict[str, Any]], prompts: Sequence[Sequence[int]], told: Mapping[str, Any]
@@ -320,29 +362,18 @@ class ScriptedServer:
         texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in choices]
         completion_tokens = sum(len(encode(text)) for text in texts)
         self.engine.count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         return web.json_response(
             {
-                "id": f"{kind}-{len(self.requests)}",
+                "id": f"{kind}-{len(self.seen)}",
                 "object": kind,
                 "created": int(time.time()),
                 "model": self.engine.answering,
-                "choices": choices,
-                "usage": usage,
+                "choices": [{"index": index, **choice} for index, choice in enumerate(choices)],
+                "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens},
                 "system_fingerprint": self.engine.fingerprint,
                 **told,
             }
         )
-
-
-def _say(value: Callable[[], Any]) -> Callable[[web.Request], Any]:
-    """Answers with JSON, or with a text as it is."""
-
-    async def handler(_: web.Request) -> web.Response:
-        told = value()
-        return web.Response(text=told) if isinstance(told, str) else web.json_response(told)
-
-    return handler
 
 
 def _openapi(settings: Sequence[str]) -> dict[str, Any]:
@@ -353,16 +384,5 @@ def _openapi(settings: Sequence[str]) -> dict[str, Any]:
     return {"openapi": "3.1.0", "paths": paths, "components": {"schemas": {"Body": schema}}}
 
 
-def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = {"error": {"message": message, "type": kind, "code": status}}
-    return web.json_response(body, status=status, headers=headers)
-
-
-def main() -> None:
-    """Serves at a port: `--port 0` takes a free one."""
-    server = ScriptedServer(port=int(sys.argv[2]))
-    asyncio.run(server.serve(lambda: print(server.port, flush=True)))
-
-
-if __name__ == "__main__":
-    main()
+def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Step:
+    return reply({"error": {"message": message, "type": kind, "code": status}}, status=status, headers=headers)

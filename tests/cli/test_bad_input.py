@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Outcome, naming
-from tests.scripted_server import Script, ScriptedServer
+from tests.scripted_server import Script, ScriptedServer, reply
 
 SMALL = ["--tasks", "demo_arithmetic", "--limit", "3"]
 
@@ -155,17 +155,12 @@ def copa(folder: Path) -> Path:
 
 
 def test_a_server_that_ignores_echo_or_fails_at_it_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
-    class Deaf(ScriptedServer):
-        def _echo(self, ids, body):  # type: ignore[no-untyped-def]
-            return {"text": "x", "logprobs": None, "finish_reason": "stop"}
-
-    class Broken(ScriptedServer):
-        def _echo(self, ids, body):  # type: ignore[no-untyped-def]
-            raise RuntimeError("out of memory")
-
+    deaf = reply({"choices": [{"text": "x", "logprobs": None, "finish_reason": "stop"}]})
+    broken = reply({"error": {"message": "out of memory"}}, status=500)
     task = ["--max_attempts", "1", "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data")]
-    for kind, code, says in ((Deaf, 2, ("echo", "release")), (Broken, 5, ("kobest_copa", "500"))):
-        with kind() as off, kind() as on:
+    for step, code, says in ((deaf, 2, ("echo", "release")), (broken, 5, ("kobest_copa", "500"))):
+        with ScriptedServer() as off, ScriptedServer() as on:
+            off.routes["POST", "/v1/completions"] = on.routes["POST", "/v1/completions"] = step
             fails(qualab("run", *naming(off, on), *task), code, *says)
     assert "No comparisons yet" in qualab("list").out
 

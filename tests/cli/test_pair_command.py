@@ -19,7 +19,6 @@ from tests.pair.conftest import FakePair, eventually, fake
 __all__ = ["fake"]
 
 QUALAB = [sys.executable, "-m", "qualab"]
-SCRIPTED = [sys.executable, "-m", "tests.pair.scripted_vllm", "serve"]
 
 
 @pytest.fixture
@@ -142,7 +141,6 @@ def test_a_managed_run_serves_compares_and_stops(
     qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret-of-the-pair")
-    fake.write(command=SCRIPTED)
     experiment = tmp_path / "experiment.yaml"
     experiment.write_text("baseline: http://nowhere/v1\nmodel: other\ntasks: [demo_arithmetic]\nlimit: 5\n")
     done = qualab("run", experiment, "--managed", fake.path)
@@ -150,9 +148,9 @@ def test_a_managed_run_serves_compares_and_stops(
     assert "baseline 5/5" in done.err
     shown = qualab.json("show", done.comparison_id)
     assert f"http://127.0.0.1:{fake.ports[1]}/v1" in json.dumps(shown)
-    assert [fake.started(port)["key"] for port in fake.ports] == ["secret-of-the-pair"] * 2
+    assert [fake.started(port)["env"]["VLLM_API_KEY"] for port in fake.ports] == ["secret-of-the-pair"] * 2
     assert "secret-of-the-pair" not in done.err + done.out + json.dumps(shown)
-    assert len(fake.pids) == 2
+    assert len(fake.pids) == 6
     assert fake.living == []
 
 
@@ -163,7 +161,6 @@ def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
 ) -> None:
     """SIGTERM as in a script, whose shell makes its background jobs deaf to Ctrl-C."""
     monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
-    fake.write(command=SCRIPTED)
     command = [*QUALAB, "run", "--managed", str(fake.path), "--tasks", "demo_arithmetic"]
     command += ["--limit", "30", "--concurrency", "1"]
     deaf = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if number == signal.SIGTERM else []
@@ -177,7 +174,7 @@ def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert f"qualab resume {comparison} --managed {fake.path}" in err
-    assert len(fake.pids) == 2
+    assert len(fake.pids) == 6
     assert fake.living == []
     monkeypatch.setenv("FAKE_LATENCY_S", "0")
     resumed = qualab("resume", comparison, "--managed", fake.path)
@@ -206,7 +203,6 @@ def test_a_frozen_sequential_plan_runs_managed_if_the_pair_serves_its_model(
     qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fake.write(command=SCRIPTED)
     planned = qualab("plan", "--tasks", "demo_arithmetic", "--limit", 5, "--model", "tiny", "--sequential")
     assert "Next: qualab run plan.yaml --managed PAIR" in planned.out
     assert "not for sign-off" in planned.out.partition("Arm by arm")[2].replace("\n", " ")
@@ -225,7 +221,7 @@ def test_a_frozen_sequential_plan_runs_managed_if_the_pair_serves_its_model(
 
 
 def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab: Command, fake: FakePair) -> None:
-    fake.write(command=SCRIPTED, candidate={"port": fake.ports[0], "gpus": "0"})  # one port is enough
+    fake.write(candidate={"port": fake.ports[0], "gpus": "0"})  # one port is enough
     done = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
     assert done.code == 3, done.err
     said = done.err.splitlines()
@@ -249,7 +245,6 @@ def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab:
 def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whole_one(
     qualab: Command, fake: FakePair, monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
-    fake.write(command=SCRIPTED)
     options = ["--managed", str(fake.path), "--tasks", "demo_arithmetic", "--limit", "30", "--sequential"]
     whole = qualab("run", *options)
     monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
@@ -284,7 +279,7 @@ COMMIT = "1" * 40
 
 def test_the_pair_file_pins_what_no_flag_or_file_does(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
     other = DIGEST.replace("0", "2")
-    fake.write(command=SCRIPTED, image=DIGEST, revision=COMMIT)
+    fake.write(image=DIGEST, revision=COMMIT)
     experiment = tmp_path / "experiment.yaml"
     experiment.write_text(f"image: {other}\n")
     done = qualab("run", experiment, "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 2)

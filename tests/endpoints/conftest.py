@@ -1,31 +1,72 @@
+"""A server of steps, the client opened on it, and time that does not pass by itself."""
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from aiohttp import web
 
 from qualab.endpoints.client import HttpEndpoint
+from qualab.endpoints.transport import Timing
 from qualab.model.items import Reply, Request
+from qualab.model.names import Api
 from qualab.model.plan import RequestPolicy
-from tests.endpoints.scripted import COMPLETION, FakeTime, ScriptedServer, Step
+from tests.scripted_server import ScriptedServer, Step
 
 Open = Callable[..., HttpEndpoint]
 Ask = Callable[..., Awaitable[Reply]]
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+COMPLETION = Request(choice=0, api=Api.COMPLETIONS, payload={"prompt": "q", "model": "m"})
+CHAT = Request(choice=0, api=Api.CHAT, payload={"messages": [], "model": "m"})
+
+
+def completion(text: str | None, *, finish_reason: str = "stop", **extra: Any) -> dict[str, Any]:
+    return {
+        "object": "text_completion",
+        "choices": [{"index": 0, "text": text, "finish_reason": finish_reason, **extra}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        "system_fingerprint": "fp-1",
+    }
+
+
+def chat(message: dict[str, Any], *, finish_reason: str = "stop") -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
+    return {"object": "chat.completion", "choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+
+
+def models(*names: str, **extra: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": name, "object": "model", **extra} for name in names]}
+
+
+@dataclass
+class FakeTime:
+    """Sleeping returns at once and moves the clock."""
+
+    elapsed: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.elapsed += seconds
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.elapsed)
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(now=self.now, monotonic_s=lambda: self.elapsed, sleep=self.sleep, rng=random.Random(7))
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ScriptedServer]:
-    scripted = ScriptedServer()
-    app = web.Application(client_max_size=1 << 26)
-    app.router.add_route("*", "/{tail:.*}", scripted.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    scripted.url = "http://{}:{}".format(*runner.addresses[0][:2])
-    yield scripted
-    await runner.cleanup()
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as scripted:
+        scripted.routes.clear()
+        yield scripted
 
 
 @pytest.fixture
@@ -35,18 +76,11 @@ def fake_time() -> FakeTime:
 
 @pytest.fixture
 def opened(server: ScriptedServer, fake_time: FakeTime) -> Open:
-    """Opens the scripted server; keyword arguments are the policy's, but for url, key and loading_timeout_s."""
+    """Opens the server; keyword arguments are the policy's, but for url, key and loading_s."""
 
-    def open_it(
-        *, url: str = "", key: str | None = None, loading_timeout_s: float = 60.0, **policy: float
-    ) -> HttpEndpoint:
-        return HttpEndpoint(
-            url or server.url,
-            policy=RequestPolicy(**{"timeout_s": 5.0, **policy}),  # type: ignore[arg-type]
-            key=key,
-            timing=fake_time.timing,
-            loading_timeout_s=loading_timeout_s,
-        )
+    def open_it(*, url: str = "", key: str | None = None, loading_s: float = 60.0, **given: Any) -> HttpEndpoint:
+        policy, timing = RequestPolicy(**{"timeout_s": 5.0, **given}), fake_time.timing
+        return HttpEndpoint(url or server.root, policy=policy, key=key, timing=timing, loading_timeout_s=loading_s)
 
     return open_it
 
@@ -55,10 +89,25 @@ def opened(server: ScriptedServer, fake_time: FakeTime) -> Open:
 def ask(server: ScriptedServer, opened: Open) -> Ask:
     """The reply to one request, where the server answers with these steps; keyword arguments are as of `opened`."""
 
-    async def ask_once(*steps: Step, request: Request = COMPLETION, **settings: object) -> Reply:
+    async def ask_once(*steps: Step, **settings: object) -> Reply:
         if steps:
-            server.script(*steps)
+            server.answer(*steps)
         async with opened(**settings) as endpoint:
-            return await endpoint.ask(request, b"{}")
+            return await endpoint.ask(COMPLETION, b"{}")
 
     return ask_once
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The addresses that names have; nothing depends on this machine's resolver."""
+    table: dict[str, list[str]] = {}
+    real = socket.getaddrinfo
+
+    def looked_up(host: str, port: int, **more: Any) -> Any:
+        if host not in table:
+            return real(host, port, flags=socket.AI_NUMERICHOST, **more)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in table[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    return table

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,38 +16,32 @@ from qualab.endpoints.engines import EngineProbe, Speculation, read_metrics
 from qualab.endpoints.transport import Transport
 from qualab.errors import EndpointUnreachable
 from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
-from tests.endpoints.scripted import ScriptedServer, after, reply
+from tests.scripted_engine import recorded
+from tests.scripted_server import ScriptedServer, after, reply
 
-NOBODY = Transport("http://127.0.0.1:1", key="", timeout_s=1.0)
-RECORDED = Path(__file__).parent / "recorded"
 VLLM_CARD = {"id": "m", "owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 2048}
 LLAMA_CARD = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 2048, "n_params": 134515008}}
+ON = Speculation(is_on=True, draft_tokens=3)
 
 
-def recorded(name: str) -> str:
-    return (RECORDED / name).read_text(encoding="utf-8")
+def new_probe(speculation: Speculation | None = None) -> EngineProbe:
+    probe = EngineProbe("", transport=Transport("http://127.0.0.1:1", key="", timeout_s=1.0))
+    probe.speculation = speculation
+    return probe
 
 
-def look(reader: EngineProbe, text: str) -> Counters:
-    counters = reader.read(read_metrics(text.encode()))
+def read_counters(text: str, probe: EngineProbe | None = None) -> Counters:
+    counters = (probe or new_probe()).read(read_metrics(text.encode()))
     assert counters is not None
     return counters
 
 
-def read_counters(text: str, speculation: Speculation | None = None) -> Counters:
-    """Of a server that is looked at for the first time."""
-    reader = EngineProbe("", transport=NOBODY)
-    reader.speculation = speculation
-    return look(reader, text)
-
-
 async def probed(server: ScriptedServer, card: dict[str, Any], **routes: str) -> Engine:
     """The engine behind a server that answers these routes, beside its own."""
-    server.script(reply({"detail": "Not Found"}, status=404))
     server.routes |= {("GET", f"/{name}"): reply(text) for name, text in routes.items()}
-    transport = Transport(server.url, key="", timeout_s=5.0)
+    transport = Transport(server.root, key="", timeout_s=5.0)
     try:
-        return await EngineProbe(server.url, transport=transport).engine(card)
+        return await EngineProbe(server.root, transport=transport).engine(card)
     finally:
         await transport.close()
 
@@ -67,7 +60,6 @@ async def test_a_configuration_that_takes_its_time_is_waited_for_and_not_taken_f
     assert other.kind is EngineKind.UNKNOWN, "another server may hang at a route that it does not know"
 
 
-ON = Speculation(is_on=True, draft_tokens=3)
 COUNTS = {
     "vllm_off": (None, (0, 0, 0)),  # no series of drafts at all
     "vllm_on": (Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1)), (1, 11, 16)),
@@ -79,7 +71,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_an_engine_counts(name: str) -> None:
-    found = read_counters(recorded(f"{name}_metrics.txt"), ON if name == "sglang_on" else None)
+    found = read_counters(recorded(f"{name}_metrics.txt"), new_probe(ON if name == "sglang_on" else None))
     totals = (found.finished_requests, found.prompt_tokens, found.generated_tokens)
     assert (found.drafting, totals) == COUNTS[name]
     assert found.source is DraftSource.COUNTERS
@@ -88,17 +80,14 @@ def test_what_an_engine_counts(name: str) -> None:
         assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, 6 of them drafted"
 
 
-def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> None:
-    lines = recorded("vllm_on_metrics.txt").splitlines()
-    second = [line.replace('engine="0"', 'engine="1"') for line in lines if line.startswith("vllm:")]
-    found = read_counters("\n".join([*lines, *second]) + "\n")
+def test_engines_of_one_server_are_added_up_and_an_older_vllm_names_a_step_otherwise() -> None:
+    text = recorded("vllm_on_metrics.txt")
+    second = [line.replace('engine="0"', 'engine="1"') for line in text.splitlines() if line.startswith("vllm:")]
+    found = read_counters("\n".join([text, *second, ""]))
     assert found.drafting == Drafting(drafts=8, draft_tokens=20, accepted_tokens=12, accepted_at=(6, 2, 2, 2))
     assert (found.finished_requests, found.decode_steps) == (2, 18)
-
-
-def test_an_older_vllm_calls_the_time_of_a_step_otherwise() -> None:
-    old = recorded("vllm_on_metrics.txt").replace("inter_token_latency_seconds", "time_per_output_token_seconds")
-    assert read_counters(old) == read_counters(recorded("vllm_on_metrics.txt"))
+    old = text.replace("inter_token_latency_seconds", "time_per_output_token_seconds")
+    assert read_counters(old) == read_counters(text)
 
 
 def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
@@ -117,44 +106,33 @@ def sglang(*, generated: int, requests: int, rounds: int | None = None) -> str:
 
 
 def test_the_first_round_of_an_sglang_begins_its_series_and_a_new_process_a_new_one() -> None:
-    reader = EngineProbe("", transport=NOBODY)
-    reader.speculation = ON
-    before = look(reader, sglang(generated=0, requests=0))
-    after = look(reader, sglang(generated=31, requests=1, rounds=10))
-    assert not after.has_restarted_since(before)
-    assert after.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
-    anew = look(reader, sglang(generated=4, requests=1, rounds=1))
-    assert anew.has_restarted_since(after)
-
-
-def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
-    silent = sglang(generated=31, requests=1)
-    off, unknown = read_counters(silent, Speculation(is_on=False)), read_counters(silent)
-    assert (off.drafting, off.tells_drafting) == (None, True)
-    assert (unknown.drafting, unknown.tells_drafting) == (None, False)
+    probe = new_probe(ON)
+    before = read_counters(sglang(generated=0, requests=0), probe)
+    later = read_counters(sglang(generated=31, requests=1, rounds=10), probe)
+    assert not later.has_restarted_since(before)
+    assert later.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
+    assert read_counters(sglang(generated=4, requests=1, rounds=1), probe).has_restarted_since(later)
+    # metrics that are silent say that nothing is drafted where the configuration has no drafter
+    for speculation, tells in ((Speculation(is_on=False), True), (None, False)):
+        silent = read_counters(sglang(generated=31, requests=1), new_probe(speculation))
+        assert (silent.drafting, silent.tells_drafting) == (None, tells)
 
 
 def test_iterations_of_tensorrt_llm_add_up_over_reads_and_ranks_count_once() -> None:
-    reader = EngineProbe("", transport=NOBODY)
-    one = json.loads(recorded("tensorrt_llm_iteration.json"))
-    rounds = [[one, one | {"attentionDpRank": 1}], [], [one]]
-    found = [look(reader, json.dumps(each)) for each in rounds]
+    probe, one = new_probe(), json.loads(recorded("tensorrt_llm_iteration.json"))
+    found = [read_counters(json.dumps(read), probe) for read in ([one, one | {"attentionDpRank": 1}], [], [one])]
     each = Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
     assert [one.drafting for one in found] == [each, each, each + each]
     assert {one.source for one in found} == {DraftSource.STATISTICS}
-    later = look(EngineProbe("", transport=NOBODY), "[]")
-    assert not later.has_restarted_since(found[2]), "another run's first look begins at none"
-
-
-@pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])
-def test_other_metrics_are_nobodys(text: str) -> None:
-    assert EngineProbe("", transport=NOBODY).read(read_metrics(text.encode())) is None
+    assert not read_counters("[]").has_restarted_since(found[2]), "another run's first look begins at none"
 
 
 SGLANG_CARD = {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960}
 TENSORRT_CARD = {"id": "m", "owned_by": "tensorrt_llm"}
+TGI_CARD = {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"}
 METRICS, ITERATION = "metrics", f"[{recorded('tensorrt_llm_iteration.json')}]"
 EAGLE = "/models/qwen3-8b-eagle3"
+QWEN = "/models/qwen3-8b"
 
 
 def sglang_routes(route: str) -> dict[str, str]:
@@ -162,14 +140,12 @@ def sglang_routes(route: str) -> dict[str, str]:
     return {METRICS: recorded("sglang_on_metrics.txt"), route: recorded("sglang_on_server_info.json")} | model_info
 
 
+VLLM_ROUTES = {METRICS: recorded("vllm_on_metrics.txt"), "server_info": recorded("vllm_on_server_info.json")}
+TENSORRT_ROUTES = {METRICS: ITERATION, "prometheus/metrics": recorded("tensorrt_llm_on_metrics.txt")}
 ENGINES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[Any, ...], dict[str, str]]] = {
     "vLLM": (
         VLLM_CARD,
-        {
-            METRICS: recorded("vllm_on_metrics.txt"),
-            "version": '{"version": "0.32.0"}',
-            "server_info": recorded("vllm_on_server_info.json"),
-        },
+        VLLM_ROUTES | {"version": '{"version": "0.32.0"}'},
         (EngineKind.VLLM, "0.32.0", 2048, "/models/smollm2-135m", 23296, "ngram, 4 tokens", True),
         {"scheduler_config.max_num_seqs": "8"},
     ),
@@ -177,19 +153,15 @@ ENGINES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[Any, ...], dict[s
         f"SGLang {route}": (
             SGLANG_CARD,
             sglang_routes(route),
-            (EngineKind.SGLANG, "0.5.9", 40960, "/models/qwen3-8b", 389120, f"EAGLE3 {EAGLE}, 4 tokens", True),
+            (EngineKind.SGLANG, "0.5.9", 40960, QWEN, 389120, f"EAGLE3 {EAGLE}, 4 tokens", True),
             {"attention_backend": "fa3", "model_info.weight_version": "default"},
         )
         for route in ("get_server_info", "server_info")
     },
     "TensorRT-LLM": (
         TENSORRT_CARD,
-        {
-            METRICS: ITERATION,
-            "prometheus/metrics": recorded("tensorrt_llm_on_metrics.txt"),
-            "version": '{"version": "1.2.0"}',
-        },
-        (EngineKind.TENSORRT_LLM, "1.2.0", 40960, "/models/qwen3-8b", 13475 * 32, f"Eagle {EAGLE}, 3 tokens", True),
+        TENSORRT_ROUTES | {"version": '{"version": "1.2.0"}'},
+        (EngineKind.TENSORRT_LLM, "1.2.0", 40960, QWEN, 13475 * 32, f"Eagle {EAGLE}, 3 tokens", True),
         {"model_config.dtype": "bfloat16"},
     ),
     "TensorRT-LLM, iterations alone": (
@@ -199,10 +171,16 @@ ENGINES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[Any, ...], dict[s
         {},
     ),
     "TGI": (
-        {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"},
+        TGI_CARD,
         {METRICS: recorded("tgi_on_metrics.txt"), "info": recorded("tgi_info.json")},
         (EngineKind.TGI, "3.3.6", 8192, "Qwen/Qwen3-8B", None, "", False),
         {"max_total_tokens": "8192"},
+    ),
+    "llama.cpp": (
+        LLAMA_CARD,
+        {METRICS: recorded("llama_off_metrics.txt"), "props": recorded("llama_off_props.json")},
+        (EngineKind.LLAMA_CPP, "b0-unknown", 2048, "/models/SmolLM2-135M-Instruct.Q4_1.gguf", None, "", False),
+        {"meta.n_params": "134515008"},
     ),
 }
 
@@ -214,67 +192,45 @@ async def test_what_an_engine_tells_of_itself(server: ScriptedServer, name: str)
     shown = (found.kind, found.version, found.max_model_len, found.model_root, found.kv_cache_tokens, found.drafter)
     assert (*shown, found.tells_drafter) == expected
     assert config.items() <= found.config.items()
-    assert not {"api_key", "internal_states"} & found.config.keys()
+    drawn_at_start = "media_marker"
+    assert not {"api_key", "internal_states", drawn_at_start} & found.config.keys()
     assert found.counters is not None
     assert found.counters.drafting is not None
 
 
-async def test_a_llama_server_tells_its_properties(server: ScriptedServer) -> None:
-    routes = {METRICS: recorded("llama_off_metrics.txt"), "props": recorded("llama_off_props.json")}
-    found = await probed(server, LLAMA_CARD, **routes)
-    assert (found.kind, found.max_model_len, found.drafter) == (EngineKind.LLAMA_CPP, 2048, "")
-    assert found.model_root.endswith("Q4_1.gguf")
-    assert found.config["meta.n_params"] == "134515008"
-    assert "media_marker" not in found.config, "it is drawn at random at each start"
-
-
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1e400"])
-async def test_numbers_that_no_counter_has_are_nobodys(server: ScriptedServer, value: str) -> None:
-    text = f"sglang:max_total_num_tokens {value}\nsglang:generation_tokens_total {value}\n"
-    found = await probed(server, {"id": "m", "owned_by": "sglang"}, metrics=text)
-    assert (found.kv_cache_tokens, found.counters, found.has_metrics) == (None, None, True)
-
-
-async def test_open_metrics_of_another_engine_are_known_to_be_open(server: ScriptedServer) -> None:
+async def test_numbers_and_metrics_that_are_nobodys_are_known_to_be_open(server: ScriptedServer) -> None:
+    for text in ("", "<html>", "up 1\n", 'broken{a="b" 1\n'):
+        assert new_probe().read(read_metrics(text.encode())) is None, text
+    for value in ("NaN", "+Inf", "-1e400"):
+        text = f"sglang:max_total_num_tokens {value}\nsglang:generation_tokens_total {value}\n"
+        found = await probed(server, {"id": "m", "owned_by": "sglang"}, metrics=text)
+        assert (found.kv_cache_tokens, found.counters, found.has_metrics) == (None, None, True)
     found = await probed(server, {"id": "m", "owned_by": "lmdeploy"}, metrics="lmdeploy:requests 1\n")
     assert (found.kind, found.counters, found.has_metrics) == (EngineKind.UNKNOWN, None, True)
 
 
 async def test_a_server_that_tells_nothing(server: ScriptedServer) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    found = await probed(server, {"id": "m", "owned_by": "someone"})
-    assert found == Engine(kind=EngineKind.UNKNOWN)
+    assert await probed(server, {"id": "m", "owned_by": "someone"}) == Engine(kind=EngineKind.UNKNOWN)
+    closed = await probed(server, VLLM_CARD)
+    assert (closed.kind, closed.config, closed.counters) == (EngineKind.VLLM, {}, None)
 
 
-async def test_a_vllm_server_with_closed_routes_is_still_one(server: ScriptedServer) -> None:
-    found = await probed(server, VLLM_CARD)
-    assert (found.kind, found.config, found.counters) == (EngineKind.VLLM, {}, None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_new"),
-    [
-        ({"started_at_s": 1001.0}, True),
-        ({"finished_requests": 4}, True),
-        ({"generated_tokens": 49}, True),
-        ({"drafting": None}, True),
-        ({"drafting": Drafting(drafts=9, draft_tokens=40, accepted_tokens=20)}, True),
-        ({}, False),
-        ({"finished_requests": 9, "prompt_tokens": None}, False),
-    ],
+REMEMBERED = Counters(
+    drafting=Drafting(drafts=10, draft_tokens=40, accepted_tokens=20),
+    finished_requests=5,
+    prompt_tokens=100,
+    generated_tokens=50,
+    started_at_s=1000.0,
 )
-def test_counters_that_began_anew(changes: dict[str, Any], is_new: bool) -> None:
-    earlier = Counters(
-        drafting=Drafting(drafts=10, draft_tokens=40, accepted_tokens=20),
-        finished_requests=5,
-        prompt_tokens=100,
-        generated_tokens=50,
-        started_at_s=1000.0,
-    )
-    assert replace(earlier, **changes).has_restarted_since(earlier) is is_new
+ANEW: list[dict[str, Any]] = [
+    *({"started_at_s": 1001.0}, {"finished_requests": 4}, {"generated_tokens": 49}, {"drafting": None}),
+    {"drafting": Drafting(drafts=9, draft_tokens=40, accepted_tokens=20)},
+]
 
 
-def test_stretches_of_drafting_add_up() -> None:
+def test_counters_that_began_anew_and_stretches_of_drafting() -> None:
+    for changes in (*ANEW, {}, {"finished_requests": 9, "prompt_tokens": None}):
+        assert replace(REMEMBERED, **changes).has_restarted_since(REMEMBERED) is (changes in ANEW), changes
     one, other = Drafting(drafts=2, accepted_tokens=1, accepted_at=(1,)), Drafting(drafts=3, accepted_at=(1, 1))
     assert one + other == Drafting(drafts=5, accepted_tokens=1, accepted_at=(2, 1))
     assert (one + other) - other == Drafting(drafts=2, accepted_tokens=1, accepted_at=(1, 0))

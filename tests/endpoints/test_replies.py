@@ -1,19 +1,152 @@
-"""What an answer's body, and an HTTP status other than 200, are read as."""
+"""What is asked, and what an answer's body, and an HTTP status other than 200, are read as."""
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from qualab.endpoints.replies import error_message, read_reply, refusal, retry_after_s
 from qualab.endpoints.transport import Exchange, Failure, Sending
-from qualab.model.items import Drafted, Reply, Request, loglikelihood_request
-from qualab.model.names import AnswerStatus
-from tests.endpoints.scripted import CHAT, COMPLETION, START, chat, completion
+from qualab.errors import BrokenTask, InvalidValue
+from qualab.model.canonical import encode_body
+from qualab.model.items import (
+    Drafted,
+    Prompt,
+    Reply,
+    Request,
+    check_gen_kwargs,
+    generation_request,
+    loglikelihood_parts,
+    loglikelihood_request,
+)
+from qualab.model.names import AnswerStatus, Api
+from qualab.model.plan import SamplingPlan
+from tests.endpoints.conftest import CHAT, COMPLETION, START, chat, completion
+
+COMPLETIONS = SamplingPlan(model="m", api=Api.COMPLETIONS)
+
+GEN_KWARGS: list[dict[str, Any]] = [
+    {},
+    {"until": ["Question:", "</s>"], "do_sample": False, "temperature": 0.0},
+    {"until": "\n", "max_gen_toks": 32},
+    {"until": [str(n) for n in range(6)], "max_tokens": 5, "temperature": 0.7, "top_p": 0.9, "do_sample": True},
+    {"until": None, "max_gen_toks": 1280, "presence_penalty": 0.5},
+]
+
+
+def lm_eval_model(api: Api) -> Any:
+    openai = pytest.importorskip("lm_eval.models.openai_completions")
+    kind = openai.LocalChatCompletion if api is Api.CHAT else openai.LocalCompletionsAPI
+    return kind(model="m", base_url="http://127.0.0.1:1", tokenizer_backend=None)
+
+
+@pytest.mark.parametrize("gen_kwargs", GEN_KWARGS)
+@pytest.mark.parametrize("api", list(Api))
+def test_a_generation_asks_what_lm_eval_asks(api: Api, gen_kwargs: dict[str, Any]) -> None:
+    is_chat = api is Api.CHAT
+    question: Any = [{"role": "user", "content": "안녕"}] if is_chat else "1 + 1 ="
+    text = json.dumps(question, ensure_ascii=False) if is_chat else question
+    prompt = Prompt(text=text, is_chat=is_chat, gen_kwargs=gen_kwargs)
+    request = generation_request(prompt, sampling=SamplingPlan(model="m", api=api))
+    own = copy.deepcopy(gen_kwargs)
+    expected = lm_eval_model(api)._create_payload(question, generate=True, gen_kwargs=own, seed=1234)
+    if not expected["stop"]:
+        del expected["stop"]
+    assert json.loads(encode_body(request.payload, seed=1234)) == expected
+    assert (request.api, request.choice, request.context_tokens) == (api, 0, None)
+
+
+def test_the_order_of_settings_does_not_change_the_bytes() -> None:
+    one = {"top_p": 0.5, "until": ["a"], "min_p": 0.1}
+    for kwargs in (one, dict(reversed(one.items()))):
+        before = dict(kwargs)
+        payload = generation_request(Prompt(text="q", gen_kwargs=kwargs), sampling=COMPLETIONS).payload
+        assert encode_body(payload, seed=1) == (
+            b'{"prompt":"q","model":"m","max_tokens":256,"temperature":0,"stop":["a"],"min_p":0.1,"top_p":0.5,"seed":1}'
+        )
+        assert kwargs == before
+
+
+NEAREST = {"temprature": "temperature", "max_gen_tokens": "max_gen_toks", "topp": "top_p"}
+NEAREST |= {"thinking_budget": "thinking_token_budget", "chat_template_kwarg": "chat_template_kwargs"}
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
+    for name, nearest in NEAREST.items():
+        with pytest.raises(InvalidValue, match=f"'{name}' is not known") as caught:
+            check_gen_kwargs({name: 1}, allow_extra=False)
+        assert f"Did you mean {nearest}?" in caught.value.hint
+        assert "--allow-extra" in caught.value.hint
+        check_gen_kwargs({name: 1}, allow_extra=True)
+    with pytest.raises(InvalidValue) as caught:
+        check_gen_kwargs({"zzz": 1}, allow_extra=False)
+    assert "Did you mean" not in caught.value.hint
+    engines_own = ["top_k", "min_p", "repetition_penalty", "reasoning_effort", "repeat_penalty", "separate_reasoning"]
+    check_gen_kwargs(dict.fromkeys([*engines_own, *NEAREST.values(), "until"], 1), allow_extra=False)
+
+
+def test_settings_that_cannot_be_or_would_change_the_question_are_refused() -> None:
+    for name in ("seed", "n", "stream", "echo", "model", "prompt", "messages"):
+        with pytest.raises(InvalidValue, match=name) as caught:
+            generation_request(Prompt(text="q", gen_kwargs={name: 1}), sampling=COMPLETIONS)
+        assert caught.value.hint
+        with pytest.raises(InvalidValue, match=name):
+            check_gen_kwargs({name: 1}, allow_extra=True)
+    with pytest.raises(InvalidValue, match="greedily"):
+        check_gen_kwargs({"do_sample": True}, allow_extra=False)
+    check_gen_kwargs({"do_sample": True, "temperature": 0.7}, allow_extra=False)
+    with pytest.raises(InvalidValue, match="temperature"):
+        generation_request(Prompt(text="q", gen_kwargs={"temperature": float("nan")}), sampling=COMPLETIONS)
+    for until in (3, ["a", 3], {"a": 1}):
+        with pytest.raises(BrokenTask, match="until"):
+            generation_request(Prompt(text="q", gen_kwargs={"until": until}), sampling=COMPLETIONS)
+
+
+def words(text: str) -> list[int]:
+    """A tokenizer that joins characters across a seam: a token for each pair of characters."""
+    return [ord(text[i]) * 65_536 + ord(text[i + 1 : i + 2] or "\0") for i in range(0, len(text), 2)]
+
+
+def encoder(texts: Any, **_: Any) -> Any:
+    return SimpleNamespace(input_ids=words(texts) if isinstance(texts, str) else [words(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("context", "continuation"),
+    [("Question: x\nAnswer:", " yes"), ("ends in space  ", "no"), ("odd", "x"), ("newline\n\n", " 한국어"), ("ab", "")],
+)
+def test_a_loglikelihood_asks_what_lm_eval_asks(context: str, continuation: str) -> None:
+    model = lm_eval_model(Api.COMPLETIONS)
+    model.tokenizer_backend, model.tokenizer = "huggingface", encoder
+    ctx, cont = model._encode_pair(context, continuation)
+    ((sent,), (n_context,), _) = model.batch_loglikelihood_requests([[((context, continuation), ctx, cont)]])
+    expected = model._create_payload(sent, generate=False, seed=1234)
+
+    prompt = Prompt(text=context, continuation=continuation)
+    context_ids, whole_ids = (words(text) for text in loglikelihood_parts(prompt))
+    request = loglikelihood_request(choice=2, context_ids=context_ids, whole_ids=whole_ids, model="m")
+    assert json.loads(encode_body(request.payload, seed=1234)) == expected
+    assert (request.choice, request.context_tokens, request.api) == (2, n_context, Api.COMPLETIONS)
+
+
+def test_what_has_no_loglikelihood_is_a_broken_task() -> None:
+    for text in ("", "  \n "):
+        with pytest.raises(BrokenTask, match="empty"):
+            loglikelihood_parts(Prompt(text=text, continuation="x"))
+    with pytest.raises(BrokenTask, match="no tokens"):
+        loglikelihood_request(choice=0, context_ids=[], whole_ids=[1], model="m")
+
+
+def test_bodies_are_utf8_without_spaces_and_a_lone_surrogate_is_an_escape() -> None:
+    assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()
+    assert json.loads(encode_body({"prompt": "\ud800 한"}, seed=1)) == {"prompt": "\ud800 한", "seed": 1}
+
 
 OK, TRUNCATED, NO_ANSWER = AnswerStatus.OK, AnswerStatus.TRUNCATED, AnswerStatus.NO_FINAL_ANSWER
 SENDING = Sending(2, 0.25, START)
@@ -49,20 +182,12 @@ def test_counts_and_names_that_cannot_be_are_left_out(count: Any) -> None:
         assert read({**completion("42"), "model": count}).model == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "finish_reason", "status"),
-    [
-        ("", "stop", OK),
-        ("half", "length", TRUNCATED),
-        ("", "length", TRUNCATED),
-        ("done", None, OK),
-        ("done", ["stop"], OK),
-        ("done", {"type": "stop"}, OK),
-    ],
-)
-def test_how_a_text_ended(text: str, finish_reason: Any, status: AnswerStatus) -> None:
-    got = read(completion(text, finish_reason=finish_reason))
-    assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
+def test_how_a_text_ended() -> None:
+    ends: list[tuple[str, Any, AnswerStatus]] = [("", "stop", OK), ("half", "length", TRUNCATED)]
+    ends += [("", "length", TRUNCATED), *(("done", reason, OK) for reason in (None, ["stop"], {"type": "stop"}))]
+    for text, finish_reason, status in ends:
+        got = read(completion(text, finish_reason=finish_reason))
+        assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
 
 
 @pytest.mark.parametrize(
@@ -91,35 +216,30 @@ def choices(*texts: tuple[int, str]) -> dict[str, Any]:
     return {**completion(""), "choices": [completion(text)["choices"][0] | {"index": at} for at, text in texts]}
 
 
+BAD_BODIES: dict[str, tuple[Any, ...]] = {
+    "none of the choices has index 0": (choices((1, "a"), (2, "b")),),
+    "out of memory": ({"error": {"message": "out of memory"}},),
+    "boom": ({"object": "error", "message": "boom"},),  # as older versions of vLLM say it
+    "no choices": ({"object": "text_completion"}, {"choices": []}, {"choices": None}),
+    "not an object": ({"choices": ["x"]},),
+    "no text": (completion(None), {"choices": [{"index": 0}]}, {"choices": [{"text": 3}]}),
+    "not JSON": (b"<html>oops</html>", b"", b'{"choices": [{"te'),
+    "not a JSON object": ([1, 2],),
+    "abort": (completion("half", finish_reason="abort"),),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_BODIES)
+def test_a_bad_body_is_named_and_may_be_asked_again(reason: str) -> None:
+    for body in BAD_BODIES[reason]:
+        failure = refused(body)
+        assert (failure.status, failure.retry) == (AnswerStatus.BAD_BODY, True)
+        assert reason in failure.message
+
+
 def test_of_several_choices_the_one_with_index_0_is_read() -> None:
     assert read(choices((1, "second"), (0, "first"))).text == "first"
     assert read(choices((3, "only"))).text == "only"
-
-
-BAD_BODIES: list[tuple[Any, str]] = [
-    (choices((1, "a"), (2, "b")), "none of the choices has index 0"),
-    ({"error": {"message": "out of memory"}}, "out of memory"),
-    ({"object": "error", "message": "boom"}, "boom"),  # as older versions of vLLM say it
-    ({"object": "text_completion"}, "no choices"),
-    ({"choices": []}, "no choices"),
-    ({"choices": None}, "no choices"),
-    ({"choices": ["x"]}, "not an object"),
-    (completion(None), "no text"),
-    ({"choices": [{"index": 0}]}, "no text"),
-    ({"choices": [{"text": 3}]}, "no text"),
-    (b"<html>oops</html>", "not JSON"),
-    (b"", "not JSON"),
-    (b'{"choices": [{"te', "not JSON"),
-    ([1, 2], "not a JSON object"),
-    (completion("half", finish_reason="abort"), "abort"),
-]
-
-
-@pytest.mark.parametrize(("body", "reason"), BAD_BODIES)
-def test_a_bad_body_is_named_and_may_be_asked_again(body: Any, reason: str) -> None:
-    failure = refused(body)
-    assert (failure.status, failure.retry) == (AnswerStatus.BAD_BODY, True)
-    assert reason in failure.message
 
 
 def test_a_message_without_content_is_a_bad_body_unless_a_filter_withheld_it() -> None:
@@ -131,6 +251,7 @@ def test_a_message_without_content_is_a_bad_body_unless_a_filter_withheld_it() -
 
 
 SGLANG = {"spec_num_proposed_drafts": 24, "spec_num_correct_drafts": 9, "spec_verify_ct": 8}
+THIRTY = {"usage": {"completion_tokens": 30}}
 OLD_SGLANG = {"spec_draft_token_num": 6, "spec_accept_token_num": 3, "spec_accept_histogram": [0, 1, 1]}
 
 
@@ -151,25 +272,19 @@ def predicted(accepted: int, rejected: int) -> dict[str, Any]:
         ({"sglext": {"spec_tokens_details": SGLANG}}, {}, Drafted(draft_tokens=24, accepted_tokens=9)),
         (predicted(7, 5), {}, Drafted(draft_tokens=12, accepted_tokens=7)),
         (predicted(0, 0), {}, None),
-        *(
-            ({"usage": {"completion_tokens": 30}}, {"avg_decoded_tokens_per_iter": mean}, drafted)
-            for mean, drafted in (
-                (2.5, Drafted(draft_tokens=None, accepted_tokens=18)),
-                (1.0, Drafted(draft_tokens=None, accepted_tokens=0)),
-                (None, None),
-            )
-        ),
+        (THIRTY, {"avg_decoded_tokens_per_iter": 2.5}, Drafted(draft_tokens=None, accepted_tokens=18)),
+        (THIRTY, {"avg_decoded_tokens_per_iter": 1.0}, Drafted(draft_tokens=None, accepted_tokens=0)),
+        (THIRTY, {"avg_decoded_tokens_per_iter": None}, None),
     ],
 )
 def test_drafting_told_by_an_answer(answer: dict[str, Any], choice: dict[str, Any], drafted: Drafted | None) -> None:
     assert read({**completion("42", **choice), **answer}).drafted == drafted
 
 
-def echoed(of_tokens: list[Any], tops: list[Any] | None = None, *, finish_reason: str = "length") -> dict[str, Any]:
-    if tops is None:
-        tops = [None if value is None else {"tok": value} for value in of_tokens]
+def echoed(of_tokens: list[Any], tops: list[Any] | None = None) -> dict[str, Any]:
+    tops = tops or [None if value is None else {"tok": value} for value in of_tokens]
     logprobs = {"token_logprobs": of_tokens, "top_logprobs": tops, "tokens": ["t"] * len(of_tokens)}
-    choice = {"index": 0, "text": "x", "logprobs": logprobs, "finish_reason": finish_reason}
+    choice = {"index": 0, "text": "x", "logprobs": logprobs, "finish_reason": "length"}
     return {"choices": [choice], "usage": {"prompt_tokens": 6, "completion_tokens": 1}}
 
 
@@ -191,7 +306,7 @@ def test_sum_and_greediness_are_lm_evals(seed: int, greedy: bool) -> None:
 
 
 def test_only_the_continuation_counts() -> None:
-    body = echoed([None, -9, -9, -1, -2, -4.5, -9], finish_reason="stop")
+    body = echoed([None, -9, -9, -1, -2, -4.5, -9])
     for position in (2, 6):  # likelier tokens elsewhere
         body["choices"][0]["logprobs"]["top_logprobs"][position]["better"] = -0.1
     got = read(body, SCORED)
@@ -222,26 +337,16 @@ def test_log_probabilities_that_do_not_fit_are_a_bad_body(body: Any, reason: str
     assert reason in failure.message
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        (None, None),
-        ("0", 0.0),
-        ("3", 3.0),
-        ("0.5", 0.5),
-        ("Sun, 01 Mar 2026 12:01:30 GMT", 90.0),
-        ("Sun, 01 Mar 2026 13:01:30 +0100", 90.0),
-        ("Sun, 01 Mar 2026 11:59:00 GMT", 0.0),
-        ("-5", None),
-        ("inf", None),
-        ("nan", None),
-        ("soon", None),
-        ("", None),
-        ("Sun, 99 Mar 2026 99:99:99 GMT", None),
-    ],
-)
-def test_retry_after_is_seconds_or_an_http_date(header: str | None, seconds: float | None) -> None:
-    assert retry_after_s(header, now=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds
+RETRY_AFTER: dict[str | None, float | None] = {
+    **{"0": 0.0, "3": 3.0, "0.5": 0.5, "Sun, 01 Mar 2026 11:59:00 GMT": 0.0},
+    **dict.fromkeys(("Sun, 01 Mar 2026 12:01:30 GMT", "Sun, 01 Mar 2026 13:01:30 +0100"), 90.0),
+    **dict.fromkeys((None, "", "-5", "inf", "nan", "soon", "Sun, 99 Mar 2026 99:99:99 GMT")),
+}
+
+
+def test_retry_after_is_seconds_or_an_http_date() -> None:
+    now = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+    assert {header: retry_after_s(header, now=now) for header in RETRY_AFTER} == RETRY_AFTER
 
 
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504)

@@ -1,4 +1,4 @@
-"""Tasks of a user, found with --include_path."""
+"""Tasks of a user, found with --include_path; what the catalog and a task's metadata say; tables of JSON lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, EmptyDataset, ScoringUnavailable
+from qualab.harness.catalog import hints_from_metadata, read_catalog
+from qualab.harness.sources import in_memory, read_table
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.ports import TaskOptions
-from tests.harness.conftest import TASKS_DIR
-from tests.harness.in_process import LmEvalHarness, LoadedTasks
-from tests.harness.tiny_data import write_jsonl
+from tests.harness.conftest import TASKS_DIR, Load, LoadedTasks, load_here, load_named, write_jsonl
 
 ROWS = [{"q": f"What is {i} + 1?", "a": str(i + 1), "passage": f"p{i // 2}"} for i in range(6)]
 
@@ -41,14 +41,14 @@ def own(folder: Path, yaml: str, rows: list[dict[str, Any]] = ROWS, *, name: str
     return folder
 
 
-def load(harness: LmEvalHarness, folder: Path, *names: str, **options: Any) -> LoadedTasks:
-    return harness.load(TaskOptions(names=names or ("mine",), include_paths=(folder,), **options))
+def load_own(folder: Path, *names: str) -> LoadedTasks:
+    return load_named(*(names or ("mine",)), include_paths=(folder,))
 
 
 def test_a_task_of_ones_own_has_its_data_beside_its_yaml_or_in_the_working_directory(
-    harness: LmEvalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = load(harness, own(tmp_path / "own", PLAIN))
+    loaded = load_own(own(tmp_path / "own", PLAIN))
     (task,), (metric,) = loaded.tasks, loaded.metrics
     assert (task.name, task.benchmark, task.revision, task.n_items) == ("mine", "mine", "local", 6)
     assert task.kind is RequestKind.GENERATION
@@ -56,28 +56,25 @@ def test_a_task_of_ones_own_has_its_data_beside_its_yaml_or_in_the_working_direc
     assert (metric.kind, metric.is_primary, metric.exercises_drafter) == (MetricKind.BINARY_MEAN, True, True)
     write_jsonl(tmp_path / "cwd/items.jsonl", ROWS[:2])
     monkeypatch.chdir(tmp_path / "cwd")
-    assert load(harness, tmp_path / "own").tasks[0].n_items == 2
+    assert load_own(tmp_path / "own").tasks[0].n_items == 2
 
 
-def test_a_data_file_that_is_missing_broken_or_empty_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_data_file_that_is_missing_broken_or_empty_is_named(tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN)
     (folder / "another.yaml").write_text("task: [")  # nobody asked for this one
     (folder / "items.jsonl").write_text('{"q": "x", "a": "y", "passage": "p"}\n{oops\n')
     with pytest.raises(BadDataFile, match=r"items\.jsonl, line 2"):
-        load(harness, folder)
+        load_own(folder)
     (folder / "items.jsonl").write_text("")
     with pytest.raises(EmptyDataset, match=r"items\.jsonl"):
-        load(harness, folder)
+        load_own(folder)
     (folder / "items.jsonl").unlink()
     with pytest.raises(DatasetUnavailable, match=rf"items\.jsonl.*{tmp_path}"):
-        load(harness, folder)
-
-
-def test_a_task_whose_filter_leaves_no_item_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
+        load_own(folder)
     code = "def none(docs):\n    return docs.filter(lambda doc: False)\n"
-    yaml = dedent(PLAIN) + "process_docs: !function helpers.none\n"
+    filtered = own(tmp_path / "filtered", dedent(PLAIN) + "process_docs: !function helpers.none\n", code=code)
     with pytest.raises(EmptyDataset, match="mine"):
-        load(harness, own(tmp_path, yaml, code=code))
+        load_own(filtered)
 
 
 CUSTOM = dedent(PLAIN).replace("metric: exact_match", "metric: points") + "process_results: !function helpers.points\n"
@@ -85,40 +82,37 @@ CUSTOM = dedent(PLAIN).replace("metric: exact_match", "metric: points") + "proce
 POINTS = 'def points(doc, results):\n    return {"points": 1.0 if results[0] == doc["a"] else 0.0}\n'
 
 
-def test_a_task_s_metadata_says_kind_cluster_and_benchmark(harness: LmEvalHarness, tmp_path: Path) -> None:
-    (metric,) = load(harness, own(tmp_path, CUSTOM, code=POINTS)).metrics
+def test_a_task_s_metadata_says_kind_cluster_and_benchmark(tmp_path: Path) -> None:
+    (metric,) = load_own(own(tmp_path, CUSTOM, code=POINTS)).metrics
     assert metric.kind is MetricKind.OTHER, "a mean of the task's own scores is not guessed to be binary"
     hints = "metadata: {qualab: {benchmark: sums, metrics: {points: binary_mean}, cluster: [passage]}}\n"
-    loaded = load(harness, own(tmp_path, CUSTOM + hints, code=POINTS))
+    loaded = load_own(own(tmp_path, CUSTOM + hints, code=POINTS))
     assert loaded.metrics[0].kind is MetricKind.BINARY_MEAN
     assert (loaded.tasks[0].benchmark, loaded.tasks[0].cluster_field) == ("sums", "passage")
     assert [item.cluster for item in loaded.render()] == ["p0", "p0", "p1", "p1", "p2", "p2"]
 
 
-def test_an_own_task_takes_the_place_of_an_official_one(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, PLAIN.replace("task: mine", "task: gsm8k"))
-    (task,) = load(harness, folder, "gsm8k").tasks
-    assert (task.dataset, task.n_items) == ("json", 6)
-
-
-def test_a_group_of_ones_own(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_group_of_ones_own(tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN)
     own(tmp_path, PLAIN.replace("task: mine", "task: other"), name="other.yaml")
     (folder / "both.yaml").write_text("group: both\ntask: [mine, other]\n")
-    loaded = load(harness, folder, "both")
+    loaded = load_own(folder, "both")
     assert [metric.id for metric in loaded.metrics] == ["mine/exact_match,none", "other/exact_match,none"]
     assert all(metric.is_primary for metric in loaded.metrics)
     assert {task.benchmark for task in loaded.tasks} == {"both"}
     unweighted = "aggregate_metric_list: [{metric: exact_match, weight_by_size: false}]\n"
     (folder / "both.yaml").write_text("group: both\ntask: [mine]\n" + unweighted)
-    kinds = {metric.id: metric.kind for metric in load(harness, folder, "both").metrics}
+    kinds = {metric.id: metric.kind for metric in load_own(folder, "both").metrics}
     assert kinds["both/exact_match,none"] is MetricKind.OTHER
 
 
-def test_a_tag_stands_for_its_tasks_and_a_yaml_may_be_named_by_its_path(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_tag_a_path_and_the_name_of_an_official_task_lead_to_ones_own(tmp_path: Path) -> None:
     folder = own(tmp_path, dedent(PLAIN) + "tag: [sums_of_mine]\n")
     for name in ("sums_of_mine", str(folder / "mine.yaml")):
-        assert [task.name for task in load(harness, folder, name).tasks] == ["mine"]
+        assert [task.name for task in load_own(folder, name).tasks] == ["mine"]
+    official = own(tmp_path / "official", PLAIN.replace("task: mine", "task: gsm8k"))
+    (task,) = load_own(official, "gsm8k").tasks
+    assert (task.dataset, task.n_items) == ("json", 6)
 
 
 @pytest.mark.parametrize(
@@ -136,42 +130,111 @@ def test_a_tag_stands_for_its_tasks_and_a_yaml_may_be_named_by_its_path(harness:
         ("metadata: {qualab: {cluster: [chapter]}}", "chapter"),
     ],
 )
-def test_a_broken_task_has_a_reason(harness: LmEvalHarness, tmp_path: Path, change: str, reason: str) -> None:
+def test_a_broken_task_has_a_reason(tmp_path: Path, change: str, reason: str) -> None:
     folder = own(tmp_path, dedent(PLAIN) + change + "\n", code="def here(): ...\n")
     with pytest.raises(BrokenTask, match=reason) as caught:
-        load(harness, folder)
+        load_own(folder)
     assert "mine" in caught.value.message
 
 
-def test_a_missing_package_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_missing_package_and_an_item_that_cannot_be_rendered_are_named(tmp_path: Path) -> None:
     with pytest.raises(ScoringUnavailable, match="no_such_package"):
-        load(harness, own(tmp_path, CUSTOM, code="import no_such_package\n" + POINTS))
-
-
-def test_an_item_that_cannot_be_rendered_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+        load_own(own(tmp_path / "a", CUSTOM, code="import no_such_package\n" + POINTS))
     yaml = PLAIN.replace('"{{q}}"', "\"{{q.split('?')[1][0] if passage == 'p2' else q}}\"")
-    loaded = load(harness, own(tmp_path, yaml))
+    loaded = load_own(own(tmp_path / "b", yaml))
     with pytest.raises(BrokenTask, match="mine cannot render its item 4"):
         list(loaded.render())
 
 
-def test_the_configuration_s_hash_follows_the_source_of_functions(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_the_configuration_s_hash_follows_the_source_of_functions(tmp_path: Path) -> None:
     folders = [own(tmp_path / name, CUSTOM, code=POINTS) for name in ("a", "b", "c")]
     (folders[2] / "helpers.py").write_text(POINTS.replace("0.0", "0.5"))
-    first, moved, changed = (load(harness, folder).tasks[0].config_hash for folder in folders)
+    first, moved, changed = (load_own(folder).tasks[0].config_hash for folder in folders)
     assert first == moved
     assert first != changed
 
 
-def test_hashes_do_not_depend_on_the_installation(harness: LmEvalHarness, tmp_path: Path, tiny_data: Path) -> None:
-    elsewhere = LmEvalHarness(tasks_dir=Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks")))
-    options = TaskOptions(names=("release", "published-34"), data_dir=tiny_data)
-    assert elsewhere.load(options).tasks == harness.load(options).tasks
+def test_hashes_do_not_depend_on_the_installation(load: Load, tmp_path: Path, tiny_data: Path) -> None:
+    elsewhere = Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks"))
+    names = ("release", "published-34")
+    assert load_here(TaskOptions(names=names, data_dir=tiny_data), elsewhere).tasks == load(*names).tasks
 
 
 def test_bundled_items_lie_beside_the_catalog(tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN.replace("dataset_path: json", "dataset_path: me/items"))
     (folder / "catalog.yaml").write_text("datasets: {me/items: {bundled: true, files: ['{config}/{split}.jsonl']}}")
     write_jsonl(folder / "default/test.jsonl", ROWS[:3])
-    loaded = LmEvalHarness(tasks_dir=folder).load(TaskOptions(names=("mine",), data_dir=tmp_path))
+    loaded = load_here(TaskOptions(names=("mine",), data_dir=tmp_path), folder)
     assert (loaded.tasks[0].n_items, loaded.tasks[0].revision) == (3, "local")
+
+
+def catalog_of(folder: Path, text: str) -> Path:
+    (folder / "catalog.yaml").write_text(text)
+    return folder
+
+
+def test_suites_expand_names_collapse_and_a_task_s_hints_are_its_own_over_its_benchmark_s(tmp_path: Path) -> None:
+    names = read_catalog(TASKS_DIR).expand(["ifeval", "published-34", "gsm8k", "ifeval"])
+    assert names == ("ifeval", "gsm8k", "haerae", "kobest", "belebele_kor_Hang")
+    hints, unknown = map(read_catalog(TASKS_DIR).hints, ("kobest_wic", "hellaswag"))
+    assert (hints.benchmark, hints.cluster, hints.kind("f1,none")) == ("kobest", ("word",), MetricKind.MACRO_F1)
+    assert (unknown.benchmark, unknown.cluster, unknown.kind("acc,none")) == (None, None, None)
+    # a kind may be given for one filter alone
+    text = 'benchmarks: {b: {metrics: {m: other, "m,strict": binary_mean}, tasks: {t: {}}}}'
+    hints = read_catalog(catalog_of(tmp_path, text)).hints("t")
+    assert (hints.kind("m,strict"), hints.kind("m,loose")) == (MetricKind.BINARY_MEAN, MetricKind.OTHER)
+
+
+WRONG = {
+    "suites: {s: {tasks: [a], colour: red}}": "suites.s.colour",
+    "datasets: {d: {revision: main}}": "datasets.d.revision",
+    "benchmarks: {b: {metrics: {acc: percentage}}}": "benchmarks.b.metrics.acc",
+    "suites: {s: {}}": "suites.s.tasks",
+    "suites: [": r"catalog\.yaml",
+}
+
+
+def test_a_wrong_or_missing_catalog_is_a_broken_task_that_names_the_place(tmp_path: Path) -> None:
+    with pytest.raises(BrokenTask, match=r"catalog\.yaml"):
+        read_catalog(tmp_path)
+    for text, place in WRONG.items():
+        with pytest.raises(BrokenTask, match=place):
+            read_catalog(catalog_of(tmp_path, text))
+    with pytest.raises(BrokenTask, match=r"mine.*qualab\.clusters"):
+        hints_from_metadata("mine", {"version": 1, "qualab": {"clusters": ["x"]}})
+
+
+def file_of(folder: Path, content: str | bytes) -> Path:
+    path = folder / "data.jsonl"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_rows_have_line_numbers_and_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    text = '\ufeff{"b": "one\u2028two\u0085three"}\r\n\n  \n{"b": "x", "a": 3}'
+    rows = read_table(file_of(tmp_path, text), required=["b"])
+    assert rows == {1: {"b": "one\u2028two\u0085three"}, 4: {"b": "x", "a": 3}}
+    columns = in_memory(tmp_path, rows).to_dict()
+    assert columns == {"b": ["one\u2028two\u0085three", "x"], "a": [None, 3]}
+
+
+BAD_LINES: dict[str | bytes, str] = {
+    '{"question": "q", "answer": "a"}\n{"question": "q", "answer": \n': "line 2: not JSON",
+    '{"question": "q", "answer": "a"}\n["q", "a"]\n': "line 2: not a JSON object",
+    '{"question": "q", "answer": "a"}\n\n{"question": "q"}\n': "line 3: no column answer",
+    b'{"question": "\xff", "answer": "a"}\n': "line 1: not JSON",
+}
+
+
+def test_a_bad_line_and_a_file_without_rows_or_rights_are_named(tmp_path: Path) -> None:
+    for content, says in BAD_LINES.items():
+        with pytest.raises(BadDataFile, match=rf"data\.jsonl, {says}") as caught:
+            read_table(file_of(tmp_path, content), required=["question", "answer"])
+        assert "question, answer" in caught.value.hint
+    with pytest.raises(BadDataFile, match="line 2: no column b"):  # the first line says the columns
+        read_table(file_of(tmp_path, '{"a": 1, "b": 2}\n{"a": 1, "c": 3}\n'))
+    for content in ("", "\n\n"):
+        with pytest.raises(EmptyDataset, match=r"data\.jsonl"):
+            read_table(file_of(tmp_path, content))
+    with pytest.raises(DatasetUnavailable, match=r"none\.jsonl"):
+        read_table(tmp_path / "none.jsonl")

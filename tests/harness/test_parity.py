@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from qualab.endpoints.client import HttpEndpoint
+from qualab.model.canonical import encode_body
 from qualab.model.items import Item, Reply, generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.model.names import Api, MetricKind, RequestKind
-from qualab.model.plan import FindingCode, SamplingPlan
-from qualab.model.ports import TaskOptions
-from tests.harness.in_process import LmEvalHarness, LoadedTasks, by_task, reply
+from qualab.model.plan import FindingCode, RequestPolicy, SamplingPlan
+from tests.harness.conftest import Load, LoadedTasks, by_task
 from tests.imports.conftest import Importer
-from tests.scripted_server import MODEL, Script, ScriptedServer
+from tests.scripted_server import MODEL, Script, ScriptedServer, reply
 
 LIMIT = 30
 
@@ -61,20 +61,14 @@ datasets.load_dataset = load_dataset
 '''
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """The `lm_eval` command, running."""
-
-    process: subprocess.Popen[str]
-    folder: Path
+Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(NamedTuple):
     """What the `lm_eval` command wrote."""
 
     results: dict[str, dict[str, Any]]
-    samples: dict[str, list[dict[str, Any]]]
+    samples: dict[str, Rows]
     table: list[tuple[str, str, str]]
     """Task, metric and filter of the rows that it prints."""
 
@@ -84,19 +78,15 @@ class Reference:
         return {f"{task}/{key}": value for task, key, value in rows if "," in key and "_stderr," not in key}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
-    loaded: LoadedTasks
-    items: dict[str, list[Item]]
+class Ours(NamedTuple):
     answered: dict[str, list[tuple[Item, list[Reply]]]]
-    values: dict[str, list[dict[str, Any]]]
+    values: dict[str, Rows]
     results: dict[str, dict[str, float]]
 
 
 @pytest.fixture(scope="module")
-def loaded(harness: LmEvalHarness, shared_data: Path) -> LoadedTasks:
-    options = TaskOptions(names=("published-34",), data_dir=shared_data, limit=LIMIT)
-    return harness.load(options)
+def loaded(load: Load, shared_data: Path) -> LoadedTasks:
+    return load("published-34", data_dir=shared_data, limit=LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +99,19 @@ def server(loaded: LoadedTasks) -> Iterator[ScriptedServer]:
         if item.doc.get("key") in UNSEEDED:
             fixed[prompt] = NO_LETTERS
     with ScriptedServer(Script(answers=answers, fixed=fixed)) as running:
+        # which the command's remote tokenizer asks for first
+        running.routes["GET", "/tokenizer_info"] = reply({"tokenizer_class": "Scripted", "eos_token": "</s>"})
         yield running
 
 
 @pytest.fixture(scope="module")
-def command(server: ScriptedServer, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    folder = tmp_path_factory.mktemp("lm_eval")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lm_eval")
+
+
+@pytest.fixture(scope="module")
+def command(server: ScriptedServer, shared_data: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The `lm_eval` command, running."""
     (folder / "sitecustomize.py").write_text(SHIM)
     model = f"base_url={server.url}/completions,model={MODEL},tokenizer_backend=remote,max_length=1000000"
     arguments = [
@@ -130,32 +127,23 @@ def command(server: ScriptedServer, shared_data: Path, tmp_path_factory: pytest.
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),
     }
-    with (folder / "stderr").open("w") as errors:
-        process = subprocess.Popen(
-            arguments, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-        try:
-            yield Command(process=process, folder=folder)
-        finally:
-            process.kill()
-            process.wait()
+    given = {"env": environment, "cwd": folder, "stdout": subprocess.PIPE, "text": True}
+    with (folder / "stderr").open("w") as errors, subprocess.Popen(arguments, stderr=errors, **given) as process:
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="module")
-def reference(command: Command, ours: Ours) -> Reference:
+def reference(command: subprocess.Popen[str], folder: Path, ours: Ours) -> Reference:
     """Waits for the command; `ours` is asked for first, so that both run at the same time."""
-    printed, _ = command.process.communicate(timeout=600)
-    assert command.process.returncode == 0, (command.folder / "stderr").read_text()[-3000:]
-    (results,) = (command.folder / "out").rglob("results_*.json")
+    printed, _ = command.communicate(timeout=600)
+    assert command.returncode == 0, (folder / "stderr").read_text()[-3000:]
+    (results,) = (folder / "out").rglob("results_*.json")
     samples = defaultdict(list)
-    for file in (command.folder / "out").rglob("samples_*.jsonl"):
+    for file in (folder / "out").rglob("samples_*.jsonl"):
         task = file.name.removeprefix("samples_").rpartition("_")[0]
         samples[task] += [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return Reference(
-        results=json.loads(results.read_text(encoding="utf-8"))["results"],
-        samples=dict(samples),
-        table=rows_of(printed),
-    )
+    return Reference(json.loads(results.read_text(encoding="utf-8"))["results"], dict(samples), rows_of(printed))
 
 
 def rows_of(printed: str) -> list[tuple[str, str, str]]:
@@ -170,46 +158,34 @@ def rows_of(printed: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def ours(loaded: LoadedTasks, server: ScriptedServer, command: Command) -> Ours:
-    items = by_task(loaded)
-    answered = {task: [(item, ask(server, item)) for item in own] for task, own in items.items()}
+def ours(loaded: LoadedTasks, server: ScriptedServer, command: subprocess.Popen[str]) -> Ours:
+    answered = asyncio.run(ask(server.url, by_task(loaded)))
     values = {task: loaded.score(task, entries) for task, entries in answered.items()}
     columns = {task: {key: [row[key] for row in rows] for key in rows[0]} for task, rows in values.items()}
-    return Ours(loaded=loaded, items=items, answered=answered, values=values, results=loaded.aggregate(columns))
+    return Ours(answered, values, loaded.aggregate(columns))
 
 
-def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def ask(server: ScriptedServer, item: Item) -> list[Reply]:
+async def ask(url: str, tasks: dict[str, list[Item]]) -> dict[str, list[tuple[Item, list[Reply]]]]:
     sampling = SamplingPlan(model=MODEL, api=Api.COMPLETIONS)
-    if item.kind is RequestKind.GENERATION:
-        payload = generation_request(item.prompts[0], sampling=sampling).payload
-        choice = post(f"{server.url}/completions", payload)["choices"][0]
-        return [reply(text=choice["text"])]
-    return [loglikelihood(server, choice, prompt) for choice, prompt in enumerate(item.prompts)]
+
+    async def one(item: Item) -> tuple[Item, list[Reply]]:
+        requests = []
+        for choice, prompt in enumerate(item.prompts):
+            if item.kind is RequestKind.GENERATION:
+                requests.append(generation_request(prompt, sampling=sampling))
+            else:
+                context, whole = await endpoint.tokenize(loglikelihood_parts(prompt), model=MODEL)
+                scored = loglikelihood_request(choice=choice, context_ids=context, whole_ids=whole, model=MODEL)
+                requests.append(scored)
+        bodies = [(request, encode_body(request.payload, seed=1234)) for request in requests]
+        return item, [await endpoint.ask(request, body) for request, body in bodies]
+
+    async with HttpEndpoint(url, policy=RequestPolicy(concurrency=8), key=None) as endpoint:
+        return {task: await asyncio.gather(*map(one, items)) for task, items in tasks.items()}
 
 
-def loglikelihood(server: ScriptedServer, index: int, prompt: Any) -> Reply:
-    context, whole = (
-        post(f"{server.root}/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
-        for text in loglikelihood_parts(prompt)
-    )
-    request = loglikelihood_request(choice=index, context_ids=context, whole_ids=whole, model=MODEL)
-    found = post(f"{server.url}/completions", request.payload)["choices"][0]["logprobs"]
-    # the context's tokens are cut, and the one that was generated
-    own = found["token_logprobs"][request.context_tokens : -1]
-    top = found["top_logprobs"][request.context_tokens : -1]
-    is_greedy = all(one == max(others.values()) for one, others in zip(own, top, strict=True))
-    return reply(loglikelihood=sum(own), is_greedy=is_greedy)
-
-
-def test_the_command_asked_the_same_items_with_the_same_prompts(reference: Reference, ours: Ours) -> None:
-    for task, items in ours.items.items():
+def test_the_command_asked_the_same_items_with_the_same_prompts(loaded: LoadedTasks, reference: Reference) -> None:
+    for task, items in by_task(loaded).items():
         asked = {row["doc_id"]: row["doc"] for row in reference.samples[task]}
         assert asked == {item.doc_id: item.doc for item in items}
         for row in reference.samples[task]:
@@ -234,19 +210,21 @@ def test_every_score_of_every_item_equals_the_command_s(reference: Reference, ou
     assert n_compared > 700
 
 
-def test_all_34_aggregates_equal_the_command_s_to_the_last_digit(reference: Reference, ours: Ours) -> None:
+def test_all_34_aggregates_equal_the_command_s_to_the_last_digit(
+    loaded: LoadedTasks, reference: Reference, ours: Ours
+) -> None:
     found = {f"{task}/{key}": value for task, row in ours.results.items() for key, value in row.items()}
     assert found == reference.aggregates
     assert len(found) == 34
-    assert set(found) == {metric.id for metric in ours.loaded.metrics}
+    assert set(found) == {metric.id for metric in loaded.metrics}
     assert all(0 < value < 1 for value in found.values()), "answers are neither all right nor all wrong"
-    assert [(metric.task, metric.name, metric.filter) for metric in ours.loaded.metrics] == reference.table
+    assert [(metric.task, metric.name, metric.filter) for metric in loaded.metrics] == reference.table
 
 
-def test_exported_samples_equal_the_command_s(reference: Reference, ours: Ours) -> None:
+def test_exported_samples_equal_the_command_s(loaded: LoadedTasks, reference: Reference, ours: Ours) -> None:
     for task, answered in ours.answered.items():
         by_item = {(row["doc_id"], row["filter"]): row for row in reference.samples[task]}
-        for row in ours.loaded.samples(task, answered):
+        for row in loaded.samples(task, answered):
             expected = by_item.pop((row["doc_id"], row["filter"]))
             found = json.loads(json.dumps(row))
             # the settings are spelled out in ours: lm-eval fills defaults in when it sends
@@ -254,10 +232,9 @@ def test_exported_samples_equal_the_command_s(reference: Reference, ours: Ours) 
         assert not by_item
 
 
-def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Reference, command: Command) -> None:
-    out = command.folder / "out"
-    importer = Importer(folder=command.folder)
-    found = importer(out, shutil.copytree(out, command.folder / "copy"))
+def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Reference, folder: Path) -> None:
+    importer = Importer(folder=folder)
+    found = importer(folder / "out", shutil.copytree(folder / "out", folder / "copy"))
     assert {one.id: one.baseline for one in found.metrics} == reference.aggregates
     assert [(one.task, *one.metric.split(",")) for one in found.metrics] == reference.table
     assert {one.code for one in importer.imported.findings} == {FindingCode.SAME_RUN}

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.items import Item, Reply
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
-from tests.harness.conftest import TASKS_DIR
-from tests.harness.in_process import LmEvalHarness, reply
+from tests.app.fakes import reply
+from tests.harness.conftest import TASKS_DIR, load_here
 from tests.harness.test_own_tasks import PLAIN, own
+from tests.pair.conftest import eventually, lives
 
 HANGING = """
     filter_list:
@@ -52,7 +54,8 @@ def entries(items: list[Item], text: str) -> list[tuple[Item, list[Reply]]]:
     def replies(item: Item) -> list[Reply]:
         if item.kind is RequestKind.GENERATION:
             return [reply(text)]
-        return [reply(None, -1.0 - choice * (item.doc_id % 3), choice == 0) for choice in range(len(item.prompts))]
+        scored = enumerate(-1.0 - choice * (item.doc_id % 3) for choice in range(len(item.prompts)))
+        return [reply(text=None, loglikelihood=value, is_greedy=not choice) for choice, value in scored]
 
     return [(item, replies(item)) for item in items]
 
@@ -65,24 +68,19 @@ def separate() -> Iterator[Harness]:
 
 
 @pytest.fixture
-def hanging(separate: Harness, tmp_path: Path) -> LoadedTasks:
-    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
-    return separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+def mine(tmp_path: Path) -> TaskOptions:
+    return TaskOptions(names=("mine",), include_paths=(own(tmp_path, f"{PLAIN.rstrip()}{HANGING}"),))
 
 
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+@pytest.fixture
+def hanging(separate: Harness, mine: TaskOptions) -> LoadedTasks:
+    return separate.load(mine)
 
 
-def test_a_process_changes_nothing(harness: LmEvalHarness, separate: Harness, tiny_data: Path, tmp_path: Path) -> None:
-    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
+def test_a_process_changes_nothing(separate: Harness, tiny_data: Path, mine: TaskOptions) -> None:
     names = ("mine", "kobest_copa", "ifeval", "gsm8k")
-    options = TaskOptions(names=names, data_dir=tiny_data, include_paths=(tmp_path,), seed=3)
-    here, there = harness.load(options), separate.load(options)
+    options = replace(mine, names=names, data_dir=tiny_data, seed=3)
+    here, there = load_here(options), separate.load(options)
     for name in ("suite", "applies_chat_template", "tasks", "metrics", "harness_version"):
         assert getattr(there, name) == getattr(here, name)
     items = list(there.render())
@@ -101,7 +99,7 @@ def test_a_process_changes_nothing(harness: LmEvalHarness, separate: Harness, ti
     assert there.aggregate(columns) == here.aggregate(columns)
 
 
-def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Harness, tmp_path: Path) -> None:
+def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Harness, mine: TaskOptions) -> None:
     items = list(hanging.render())
     answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
     pid = hanging._process._process.pid
@@ -109,20 +107,20 @@ def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Ha
     with pytest.raises(ScoringTimedOut, match=r"item mine/3 took more than 1 s in filter backtracking of task mine"):
         hanging.score("mine", answered)
     assert time.monotonic() - began < LIMIT_S + 5.0
-    assert not is_there(pid)
+    assert not lives(pid)
     with pytest.raises(ScoringTimedOut, match="mine/3"):  # for whoever asks it next, too
         hanging.score("mine", answered[:1])
-    again = separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
-    assert len(again.score("mine", answered[:3])) == 3
+    assert len(separate.load(mine).score("mine", answered[:3])) == 3
 
 
-def test_an_endless_load_is_given_up(separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own(tmp_path, PLAIN)
-    separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))  # lm-eval is imported
+def test_an_endless_load_is_given_up(
+    separate: Harness, mine: TaskOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    separate.load(mine)  # lm-eval is imported
     own(tmp_path, PLAIN + "    process_docs: !function helpers.wait\n", code="while True: pass\n")
     monkeypatch.setattr(process, "CALL_TIMEOUT_S", 2.0)
     with pytest.raises(HarnessError, match="lm-eval took more than 2 s to load tasks"):
-        separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+        separate.load(mine)
 
 
 @pytest.mark.parametrize(
@@ -140,22 +138,19 @@ def test_what_hangs_can_be_stopped_or_killed_at_any_moment(
     with pytest.raises(HarnessError, match=reason):
         hanging.score("mine", answered)
     timer.join()
-    assert not is_there(pid)
+    assert not lives(pid)
 
 
+@pytest.mark.usefixtures("mine")
 def test_a_process_whose_caller_was_killed_ends_by_itself(tmp_path: Path) -> None:
-    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
     command = [sys.executable, "-c", SCORE_FOR_EVER, str(tmp_path), str(TASKS_DIR)]
     with subprocess.Popen(command, cwd=TASKS_DIR.parent, stdout=subprocess.PIPE, text=True) as caller:
         assert caller.stdout is not None
         pid = int(caller.stdout.readline())
         time.sleep(0.3)
         caller.kill()
-    assert is_there(pid), "it hangs"
-    ends_at = time.monotonic() + 60.0
-    while is_there(pid) and time.monotonic() < ends_at:
-        time.sleep(0.1)
-    assert not is_there(pid)
+    assert lives(pid), "it hangs"
+    assert eventually(lambda: not lives(pid), within_s=60.0)
 
 
 def test_a_process_without_tasks_is_used_again_while_it_is_young(
@@ -174,7 +169,7 @@ def test_a_process_without_tasks_is_used_again_while_it_is_young(
     del again
     monkeypatch.setattr(process, "IDLE_S", 0.0)
     assert separate.load(options)._process._process.pid != pid
-    assert not is_there(pid)
+    assert not lives(pid)
 
 
 def test_more_tasks_than_the_bound_are_refused(separate: Harness, tiny_data: Path) -> None:

@@ -104,7 +104,9 @@ def test_the_reader_sees_every_form_of_import(source: str, expected: list[str]) 
     assert [found.imported for found in imports_of(module, names)] == expected
 
 
-@pytest.mark.parametrize("name", ["qualab.cli.main", "qualab.model.ports", "qualab.managed.embedded"])
+@pytest.mark.parametrize(
+    "name", ["qualab.cli.main", "qualab.model.ports", "qualab.managed.embedded", "qualab.harness.process"]
+)
 def test_what_answers_at_once_imports_nothing_heavy(name: str) -> None:
     if name not in modules():
         pytest.skip(f"there is no {name}")

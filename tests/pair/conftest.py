@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
-FAKE = Path(__file__).with_name("fake_vllm.py")
 ROOT = Path(__file__).parents[2]
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
 
 
 def lives(pid: int) -> bool:
@@ -37,6 +32,11 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
@@ -52,11 +52,17 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
 class FakePair:
     """A pair.yaml for the fake server, and what the fakes said of themselves."""
 
-    path: Path
-    ports: list[int]
-    logs: Path
-    records: Path
+    folder: Path
+    ports: list[int] = field(default_factory=lambda: free_ports(2))
     content: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "pair.yaml"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
 
     def write(self, **changes: Any) -> Path:
         self.content |= changes
@@ -64,13 +70,12 @@ class FakePair:
         return self.path
 
     def started(self, port: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.records / f"{port}.json").read_text())
-        return found
+        return json.loads((self.folder / "records" / f"{port}.json").read_text())
 
     @property
     def pids(self) -> list[int]:
         """Of every server and child that was ever started."""
-        records = [json.loads(path.read_text()) for path in self.records.glob("*.json")]
+        records = [json.loads(path.read_text()) for path in (self.folder / "records").glob("*.json")]
         return [pid for record in records for pid in (record["pid"], *record["children"])]
 
     @property
@@ -82,20 +87,18 @@ class FakePair:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePair]:
     for name in [name for name in os.environ if name.startswith("FAKE_")]:
         monkeypatch.delenv(name)
-    records = tmp_path / "records"
-    records.mkdir()
-    monkeypatch.setenv("FAKE_RECORD", str(records))
+    (tmp_path / "records").mkdir()
+    monkeypatch.setenv("FAKE_RECORD", str(tmp_path / "records"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    ports = free_ports(2)
-    pair = FakePair(path=tmp_path / "pair.yaml", ports=ports, logs=tmp_path / "logs", records=records)
+    pair = FakePair(folder=tmp_path)
     pair.write(
         model="/models/tiny",
         served_model_name="tiny",
         speculative_config={"method": "ngram", "num_speculative_tokens": 4},
         args={"max_model_len": 512, "enforce-eager": True},
-        command=[sys.executable, str(FAKE), "serve"],
-        baseline={"port": ports[0], "gpus": "0"},
-        candidate={"port": ports[1], "gpus": "1"},
+        command=[sys.executable, "-m", "tests.pair.fake_vllm", "serve"],
+        baseline={"port": pair.ports[0], "gpus": "0"},
+        candidate={"port": pair.ports[1], "gpus": "1"},
         log_dir=str(pair.logs),
         ready_timeout=20,
     )

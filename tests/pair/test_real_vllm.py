@@ -11,10 +11,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cli.conftest import Command, qualab
-from tests.pair.conftest import free_ports
+from tests.pair.conftest import FakePair
 
 __all__ = ["qualab"]
 
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture
-def pair_file(tmp_path: Path) -> Path:
+def pair_file(fake: FakePair) -> Path:
     program = shutil.which(os.environ.get("QUALAB_VLLM", "vllm"))
     model = os.environ.get("QUALAB_VLLM_MODEL")
     if program is None:
@@ -30,19 +29,14 @@ def pair_file(tmp_path: Path) -> Path:
     if not model or not Path(model).is_dir():
         pytest.skip("QUALAB_VLLM_MODEL names no folder with a checkpoint")
     openmp = Path(program).resolve().parents[1] / "lib" / "libiomp5.so"
-    ports = free_ports(2)
-    content = {
-        "model": model,
-        "served_model_name": "small",
-        "speculative_config": {
-            "method": "ngram",
-            "num_speculative_tokens": 4,
-            "prompt_lookup_max": 4,
-            "prompt_lookup_min": 2,
-        },
-        "args": {"max_model_len": 1024, "max_num_seqs": 8, "seed": 0, "dtype": "float32", "enforce_eager": True},
-        "env": {
-            **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"), "1"),
+    lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+    return fake.write(
+        model=model,
+        speculative_config={"method": "ngram", "num_speculative_tokens": 4, **lookup},
+        args={"max_model_len": 1024, "max_num_seqs": 8, "seed": 0, "dtype": "float32", "enforce_eager": True},
+        env={
+            **dict.fromkeys(offline, "1"),
             "VLLM_HOST_IP": "127.0.0.1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -50,15 +44,11 @@ def pair_file(tmp_path: Path) -> Path:
             "KMP_BLOCKTIME": "0",
             **({"LD_PRELOAD": str(openmp)} if openmp.exists() else {}),
         },
-        "command": [program, "serve"],
-        "baseline": {"port": ports[0]},
-        "candidate": {"port": ports[1]},
-        "log_dir": str(tmp_path / "logs"),
-        "ready_timeout": 600,
-    }
-    path = tmp_path / "pair.yaml"
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
+        command=[program, "serve"],
+        baseline={"port": fake.ports[0]},
+        candidate={"port": fake.ports[1]},
+        ready_timeout=600,
+    )
 
 
 @pytest.mark.parametrize("order", [(), ("--sequential",)])

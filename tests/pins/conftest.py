@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
             for words, answer in answers.items()
         )
         script = f'#!/bin/sh\necho "$*" >> {shlex.quote(str(calls))}\ncase "$*" in\n{cases}\nesac\n{after}\n'
-        file = folder / name
-        file.write_text(script, encoding="utf-8")
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        (folder / name).write_text(script, encoding="utf-8")
+        (folder / name).chmod(0o755)
         return calls
 
     return make

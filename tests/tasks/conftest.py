@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from qualab.model.items import Item
-from qualab.model.ports import TaskOptions
-from tests.harness.conftest import TASKS_DIR, shared_data, tiny_data
-from tests.harness.in_process import LmEvalHarness, LoadedTasks, reply
+from tests.app.fakes import reply
+from tests.harness.conftest import TASKS_DIR, Load, LoadedTasks, load_named, shared_data, tiny_data
 
 __all__ = ["TASKS_DIR", "shared_data", "tiny_data"]
-
-Load = Callable[..., LoadedTasks]
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -27,11 +24,6 @@ def demo(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def load() -> Load:
-    harness = LmEvalHarness(tasks_dir=TASKS_DIR)
-
-    def load_named(*names: str, data_dir: Path | None = None) -> LoadedTasks:
-        return harness.load(TaskOptions(names=names, data_dir=data_dir))
-
     return load_named
 
 

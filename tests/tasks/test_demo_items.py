@@ -11,7 +11,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from qualab.model.items import Item
-from tests.harness.in_process import LoadedTasks, by_task
+from tests.harness.conftest import LoadedTasks, by_task
 from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl, scores
 
 FLEXIBLE, STRICT = "exact_match,flexible-extract", "exact_match,strict-match"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.in_process import LoadedTasks, by_task
+from tests.harness.conftest import LoadedTasks, by_task
 from tests.tasks.conftest import Load
 
 

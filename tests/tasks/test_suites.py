@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from qualab.model.names import MetricKind, RequestKind
-from tests.harness.in_process import LoadedTasks, by_task
+from tests.harness.conftest import LoadedTasks, by_task
 from tests.tasks.conftest import TASKS_DIR, Load, scores
 
 CATALOG = yaml.safe_load((TASKS_DIR / "catalog.yaml").read_text(encoding="utf-8"))
