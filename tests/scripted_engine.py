@@ -203,8 +203,7 @@ class ScriptedEngine:
         if script.kind == "tgi":
             return {"/info": recorded_object("tgi_info.json")}
         info = {"/server_info": self._server_info} if script.has_server_info else {}
-        tokenizer = {"tokenizer_class": "Scripted", "eos_token": "</s>"}
-        return {"/version": {"version": "0.11.0"}, "/tokenizer_info": tokenizer, **info}
+        return {"/version": {"version": "0.11.0"}, **info}
 
     def _vllm_metrics(self) -> list[str]:
         rounds, script = self.rounds, self.script
