@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
@@ -25,13 +26,14 @@ from qualab.model.items import (
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, PinFound, Plan, RequestPolicy, SamplingPlan
-from qualab.model.ports import Endpoint, EndpointInfo
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.prepare import PairServices
 
-Keys = Mapping[ArmName, str | None]
-Endpoints = Mapping[ArmName, Endpoint]
+if TYPE_CHECKING:
+    from qualab.endpoints.client import HttpEndpoint
+
+Endpoints = Mapping[ArmName, "HttpEndpoint"]
 Replies = Mapping[ArmName, Reply]
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
@@ -74,7 +76,7 @@ ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
 
 @asynccontextmanager
 async def open_arms(
-    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
+    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy
 ) -> AsyncIterator[Endpoints]:
     """Open both arms, or the one that is served. Raises InvalidValue when two URLs are one server."""
     if len(urls) > 1 and services.is_same_server(urls[BASELINE], urls[CANDIDATE]):
@@ -84,22 +86,23 @@ async def open_arms(
         )
     async with AsyncExitStack() as stack:
         yield {
-            arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=keys.get(arm)))
+            arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=services.keys.get(arm)))
             for arm, url in urls.items()
         }
 
 
-async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
-    """Ask each arm about itself. Raises the first arm's error, naming the arm."""
+async def inspect_arms(endpoints: Endpoints, *, model: str, say: Callable[[str], None]) -> dict[ArmName, bool]:
+    """Check that each arm serves the model; tell whether it tokenizes. Raises the first error, naming the arm."""
+    say("Checking both endpoints" if len(endpoints) > 1 else f"Checking the {next(iter(endpoints))}")
+
     inspections = (endpoint.inspect(model=model) for endpoint in endpoints.values())
-    infos: dict[ArmName, EndpointInfo] = {}
-    for arm, info in zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True):
-        if isinstance(info, QualabError):
-            raise type(info)(f"{arm.value.capitalize()}: {info.message}", hint=info.hint) from info
-        if isinstance(info, BaseException):
-            raise info
-        infos[arm] = info
-    return infos
+    answers = dict(zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True))
+    for arm, answer in answers.items():
+        if isinstance(answer, QualabError):
+            answer.message = f"{arm.value.capitalize()}: {answer.message}"
+        if isinstance(answer, BaseException):
+            raise answer
+    return {arm: answer is True for arm, answer in answers.items()}
 
 
 async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
@@ -132,7 +135,7 @@ class Checked:
 
 
 async def check_arms(
-    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
+    endpoints: Endpoints, plan: Plan, items: Sequence[Item], tokenize: Mapping[ArmName, bool], before: Before
 ) -> Checked:
     """Check both arms, or the one that is served, before the next item.
 
@@ -142,7 +145,7 @@ async def check_arms(
     is_new = not before.engines.keys() >= endpoints.keys()
     now = dict(zip(arms, await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in arms)), strict=True))
     engines = {**before.engines, **now}
-    telling, texts = [arm for arm in arms if is_new and infos[arm].tokenizes], samples(items)
+    telling, texts = [arm for arm in arms if is_new and tokenize[arm]], samples(items)
     ids = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
     tokens = {arm: sha256(canonical_json(own)) for arm, own in zip(telling, ids, strict=True)}
     known = [arm for arm in arms if arm in before.engines]

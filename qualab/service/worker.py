@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -26,9 +26,7 @@ from qualab.errors import (
     StoreReadOnly,
 )
 from qualab.harness.process import Harness
-from qualab.model.comparison import Comparison
-from qualab.model.items import Reply
-from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.names import ComparisonStatus
 from qualab.run.run import resume, start
 from qualab.service.context import Context
 
@@ -41,22 +39,6 @@ END_WITHIN_S = 20.0
 """For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
 log = logging.getLogger("qualab.worker")
-
-
-class NullProgress:
-    """A `Progress` that nobody watches: what it would say can be read from the database."""
-
-    def started(
-        self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]
-    ) -> None: ...
-
-    def answered(self, arm: ArmName, reply: Reply) -> None: ...
-
-    def waiting(self, arm: ArmName, seconds: float) -> None: ...
-
-    def phase(self, text: str) -> None: ...
-
-    def finished(self) -> None: ...
 
 
 async def carry_out(context: Context, comparison_id: str) -> None:
@@ -92,19 +74,12 @@ async def _run(context: Context, comparison_id: str) -> None:
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
-    keys = {arm: context.secrets.read(request.keys[arm]) if arm in request.keys else None for arm in ArmName}
+    services = replace(services, keys={arm: context.secrets.read(name) for arm, name in request.keys.items()})
     if summary.plan_hash:
-        await resume(services, comparison_id, keys=keys, progress=NullProgress())
+        await resume(services, comparison_id)
         return
-    await start(
-        services,
-        request.experiment,
-        keys=keys,
-        progress=NullProgress(),
-        frozen=request.frozen.plan if request.frozen else None,
-        comparison_id=comparison_id,
-        asked_at=summary.created_at,
-    )
+    frozen = request.frozen.plan if request.frozen else None
+    await start(services, request.experiment, frozen=frozen, comparison_id=comparison_id, asked_at=summary.created_at)
 
 
 async def _patiently(call: Callable[[], Awaitable[None]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qualab.clock import SystemClock
@@ -112,10 +112,10 @@ class Pair:
         return experiment(**{**given, **changes})
 
     def preflight(self, **changes: Any) -> Preflight:
-        return asyncio.run(look_before(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+        return asyncio.run(look_before(self.services, self.wanted(**changes)))
 
     def compared(self, **changes: Any) -> Analysis:
-        return asyncio.run(start(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+        return asyncio.run(start(self.services, self.wanted(**changes)))
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -123,11 +123,11 @@ class Pair:
 
     def killed(self, *, after: int, **changes: Any) -> None:
         progress = Ending(after=after)
-        progress.kills(start(self.services, self.wanted(**changes), keys={}, progress=progress))
+        progress.kills(start(replace(self.services, progress=progress), self.wanted(**changes)))
 
     def resumed(self, *, retry_failed: bool = False) -> Analysis:
         (comparison,) = self.comparisons
-        job = resume(self.services, comparison.id, keys={}, progress=QuietProgress(), retry_failed=retry_failed)
+        job = resume(self.services, comparison.id, retry_failed=retry_failed)
         return asyncio.run(job)
 
     def replace_candidate(self, engine: EngineScript, *, drafts: bool = True) -> None:

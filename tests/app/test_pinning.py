@@ -15,7 +15,7 @@ from qualab.model.plan import DecisionRule, PinPart, Pins, arms_text
 from qualab.model.ports import ComparisonFilter
 from qualab.run.run import start
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakePins, QuietProgress, experiment, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakePins, experiment, failure
 from tests.said import english
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
@@ -149,8 +149,8 @@ async def test_a_frozen_plans_checkpoint_is_compared_with_the_folder_here(tmp_pa
     assert frozen.pins.checkpoint_hash == A
     here, elsewhere = experiment(image=IMAGE, checkpoint=str(tmp_path)), experiment(image=IMAGE)
     with pytest.raises(PairDiffers, match=f"the baseline's checkpoint hash is {B} .*, and the plan's is {A}"):
-        await start(other.services, here, keys={}, progress=QuietProgress(), frozen=frozen)
-    done = await start(other.services, elsewhere, keys={}, progress=QuietProgress(), frozen=frozen)
+        await start(other.services, here, frozen=frozen)
+    done = await start(other.services, elsewhere, frozen=frozen)
     assert done.plan_hash == before.plan_hash
     assert done.pinning is not None
     assert {one.source for one in done.pinning.found if one.part is PinPart.CHECKPOINT} == {"declared"}

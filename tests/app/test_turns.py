@@ -16,9 +16,9 @@ from qualab.model.plan import NoisePlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
 from qualab.run.preflight import samples
-from qualab.run.run import begin, take_turn, turns_left
+from qualab.run.run import resume, start, turns_left
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeTasks, QuietProgress, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeTasks, failure
 from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
 from tests.said import english
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
@@ -59,12 +59,13 @@ class Turns:
 
     def begun(self, **changes: Any) -> str:
         self.serve(BASELINE)
-        return asyncio.run(begin(self.both.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+        asyncio.run(start(self.both.services, self.wanted(**changes), arms=[BASELINE]))
+        return self.both.comparisons[0].id
 
     def take(self, arm: ArmName) -> Any:
         self.serve(arm)
         (comparison,) = self.both.comparisons
-        return asyncio.run(take_turn(self.both.services, comparison.id, arm, keys={}, progress=QuietProgress()))
+        return asyncio.run(resume(self.both.services, comparison.id, arms=[arm]))
 
     def ended(self) -> Analysis:
         found: Analysis = self.take(CANDIDATE)
@@ -245,12 +246,12 @@ async def test_pins_of_both_turns_are_compared_and_kept() -> None:
 
 def killed(turns: Turns, arm: ArmName, *, after: int, **changes: Any) -> None:
     turns.serve(arm)
-    progress, services = Ending(after=after, arm=arm), turns.both.services
-
+    progress = Ending(after=after, arm=arm)
+    services = replace(turns.both.services, progress=progress)
     if arm is BASELINE:
-        progress.kills(begin(services, turns.wanted(**changes), keys={}, progress=progress))
+        progress.kills(start(services, turns.wanted(**changes), arms=[arm]))
     else:
-        progress.kills(take_turn(services, turns.both.comparisons[0].id, arm, keys={}, progress=progress))
+        progress.kills(resume(services, turns.both.comparisons[0].id, arms=[arm]))
     assert turns.status is ComparisonStatus.INTERRUPTED
 
 
@@ -294,7 +295,7 @@ def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns:
     comparison_id = turns.begun()
     turns.stop()
     with pytest.raises(EndpointUnreachable):
-        asyncio.run(take_turn(turns.both.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress()))
+        asyncio.run(resume(turns.both.services, comparison_id, arms=[CANDIDATE]))
     assert turns.status is ComparisonStatus.INTERRUPTED
     assert english(treatment(turns.ended()).troubles) == ()
 
