@@ -15,7 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 from qualab.errors import (
     ComparisonNotFound,
     EndpointMisconfigured,
-    GateTimedOut,
     InfrastructureError,
     QualabError,
     RunStopped,
@@ -111,8 +110,8 @@ Source = StoredVerdicts | ServedVerdicts
 async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: float, say: Say) -> GateResult:
     """Wait for the verdict. `say` is told the comparison's status each time that it changes.
 
-    Raises GateTimedOut; ComparisonNotFound; what kept the comparison from running, or RunStopped where it ended without
-    a verdict.
+    Raises InfrastructureError after `timeout_s`; ComparisonNotFound; what kept the comparison from running, or
+    RunStopped where it ended without a verdict.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -121,9 +120,10 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
                 raise _unfinished(state)
             metrics = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
-        raise GateTimedOut(
+        raise InfrastructureError(
             f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
             hint="Give it longer with --timeout; the comparison itself goes on",
+            code="gate-timed-out",
         ) from exc
     names = ("plan_hash", "verdict", "reasons", "caveats", "metrics")
     shared = {name: getattr(metrics, name) for name in names}
@@ -161,9 +161,9 @@ async def _patiently(
 
 def _unfinished(state: ComparisonSummary) -> QualabError:
     if state.error:
-        message, hint = state.error.get("message", ""), state.error.get("hint", "")
-        kind = error_class(state.error.get("code", ""), RunStopped)
-        return kind(f"Comparison {state.id} did not run: {message}", hint=hint)
+        code, message, hint = (state.error.get(name, "") for name in ("code", "message", "hint"))
+        kind = error_class(code, RunStopped)
+        return kind(f"Comparison {state.id} did not run: {message}", hint=hint, code=code)
     why = f": {ENGLISH.reason(state.stop_reason)}" if state.stop_reason else ""
     return RunStopped(
         f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"

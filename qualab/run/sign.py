@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from qualab.analysis.ruling import PASSING, suspicions
-from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from qualab.errors import InvalidValue, WrongState
 from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import Analysis, Comparison, SignOff
 from qualab.model.names import RequestKind
@@ -69,9 +69,8 @@ def sign_off(
 ) -> SignOff:
     """Accept the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
 
-    Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
-    `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
-    nothing stands in the way.
+    Raises ComparisonNotFound; WrongState where there is no verdict, or where something is in the way (it names
+    everything) and `override` gives no reason; InvalidValue for a name, text or reason that cannot be.
     """
     if not signed_by.strip():
         raise InvalidValue(
@@ -85,16 +84,19 @@ def sign_off(
     comparison = store.get(comparison_id)
     analysis = store.analysis(comparison.id)
     if analysis is None:
-        raise NotYet(
+        raise WrongState(
             f"Comparison {comparison.id} is {comparison.status.value}: there is no verdict to sign off",
             hint=f"Finish it first: qualab resume {comparison.id}",
+            code="not-yet",
         )
     obstacles = signoff_obstacles(analysis, comparison)
     if obstacles and not override.strip():
-        raise SignOffRefused(
+        hint = "To accept it all the same, give the reason (`override`; in a terminal --override): the report shows it"
+        raise WrongState(
             f"Comparison {comparison.id} may not be signed off: {'; '.join(ENGLISH.reasons(obstacles))}",
-            hint="Where it is to be accepted all the same, give the reason "
-            "(`override`; in a terminal --override): the report shows it",
+            hint=hint,
+            code="sign-off-refused",
+            fields={"override": hint},
         )
     if override.strip() and not obstacles:
         raise InvalidValue(

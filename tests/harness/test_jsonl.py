@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset
+from qualab.errors import BadDataFile, DatasetUnavailable
 from qualab.harness.sources import in_memory, read_table
 
 
@@ -45,7 +45,7 @@ def test_without_required_columns_the_first_line_says_them(tmp_path: Path) -> No
 
 def test_a_file_without_rows_or_rights_is_named(tmp_path: Path) -> None:
     for content in ("", "\n\n"):
-        with pytest.raises(EmptyDataset, match=r"data\.jsonl"):
+        with pytest.raises(BadDataFile, match=r"data\.jsonl"):
             read_table(file_of(tmp_path, content))
     with pytest.raises(DatasetUnavailable, match=r"none\.jsonl"):
         read_table(tmp_path / "none.jsonl")

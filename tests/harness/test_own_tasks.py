@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, EmptyDataset, ScoringUnavailable
+from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, ScoringUnavailable
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
@@ -66,7 +66,7 @@ def test_a_data_file_that_is_missing_broken_or_empty_is_named(harness: LmEvalHar
     with pytest.raises(BadDataFile, match=r"items\.jsonl, line 2"):
         load(harness, folder)
     (folder / "items.jsonl").write_text("")
-    with pytest.raises(EmptyDataset, match=r"items\.jsonl"):
+    with pytest.raises(BadDataFile, match=r"items\.jsonl"):
         load(harness, folder)
     (folder / "items.jsonl").unlink()
     with pytest.raises(DatasetUnavailable, match=rf"items\.jsonl.*{tmp_path}"):
@@ -76,7 +76,7 @@ def test_a_data_file_that_is_missing_broken_or_empty_is_named(harness: LmEvalHar
 def test_a_task_whose_filter_leaves_no_item_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
     code = "def none(docs):\n    return docs.filter(lambda doc: False)\n"
     yaml = dedent(PLAIN) + "process_docs: !function helpers.none\n"
-    with pytest.raises(EmptyDataset, match="mine"):
+    with pytest.raises(BadDataFile, match="mine"):
         load(harness, own(tmp_path, yaml, code=code))
 
 
