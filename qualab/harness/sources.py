@@ -134,7 +134,6 @@ def commit_on_hub(path: str, revision: str) -> str:
 
 LOCAL = "local"
 NEWEST = "main"
-"""The revision where nothing says otherwise."""
 
 PACKAGED = frozenset({"json", "csv", "parquet", "text", "arrow", "pandas", "xml", "webdataset"})
 """Builders of the datasets library, which read files that the task names itself."""

@@ -33,8 +33,6 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request of an item, ready to send but for its seed."""
-
     choice: int
     api: Api
     payload: JsonObject
@@ -63,8 +61,6 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """Drafting in one request, where the engine reports it."""
-
     draft_tokens: int | None
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
@@ -156,8 +152,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFilter:
-    """Conditions that must all hold; None sets none."""
-
     task: str | None = None
     flipped: bool | None = None
     change: Change | None = None

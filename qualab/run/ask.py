@@ -46,8 +46,6 @@ LEAD_PER_SLOT = 2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request of one arm."""
-
     position: int
     choice: int
     repeat: int
@@ -58,12 +56,9 @@ class Job:
 
 @dataclass(slots=True, kw_only=True)
 class Arm:
-    """One arm during a run, and how it does."""
-
     name: ArmName
     endpoint: HttpEndpoint
     total: int
-    """Requests in the plan."""
     concurrency: int = 1
     run: int = 0
     """A run of the noise floor, or 0."""
@@ -185,8 +180,10 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
                         asking.create_task(_work(arm, recorder, run))
             beating.cancel()
     except BaseExceptionGroup as errors:
-        leaves = list(_leaves(errors))
-        raise next((error for error in leaves if isinstance(error, QualabError)), leaves[0]) from errors
+        error: BaseException = errors.subgroup(QualabError) or errors
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from errors
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
@@ -213,14 +210,6 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
         run.services.progress.answered(arm.name, reply)
         arm.check(policy)
         arm.queue.task_done()
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 async def _beat(run: Run) -> None:

@@ -56,7 +56,6 @@ class StoredVerdicts:
         return entries[0].id
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
         summary = self.store.summary(comparison_id)
@@ -66,7 +65,6 @@ class StoredVerdicts:
         return summary
 
     async def metrics(self, comparison_id: str) -> Analysis:
-        """Raises ComparisonNotFound."""
         if analysis := self.store.analysis(comparison_id):
             return analysis
         raise not_found(comparison_id)
@@ -74,8 +72,6 @@ class StoredVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class ServedVerdicts:
-    """A server of `qualab serve`."""
-
     remote: Service
 
     async def latest(self, label: str) -> str:
@@ -89,11 +85,9 @@ class ServedVerdicts:
         raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
         return _read(ComparisonSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
     async def metrics(self, comparison_id: str) -> Analysis:
-        """Raises ComparisonNotFound."""
         return _read(Analysis, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 

@@ -28,7 +28,6 @@ from qualab.model.reason import Reason
 Say = Callable[[str], None]
 TIMEOUT_S = 20.0
 MOST_SHOWN = 200
-"""Characters of a command's error."""
 ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
 from qualab.model.canonical import canonical_json, encode_body, sha256
-from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding
+from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding, Preflight
 from qualab.model.items import (
     ENGINE_SETTINGS,
     OPENAI_SETTINGS,
@@ -25,7 +25,7 @@ from qualab.model.items import (
     sent_name,
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
-from qualab.model.plan import DecisionRule, PinFound, Plan, RequestPolicy, SamplingPlan
+from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.prepare import PairServices
@@ -118,26 +118,14 @@ class Before:
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
     fingerprints: Mapping[ArmName, set[str]] = field(default_factory=dict)
-    """Those of the stored answers."""
     baseline: Mapping[int, Reply] = field(default_factory=dict)
     """The baseline's answers to the items that are tried, where its turn is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Facts and findings of the arms that are served; pins are added last."""
-
-    engines: dict[ArmName, Engine]
-    tokens: dict[ArmName, str]
-    """Of each arm the hash of what its tokenizer makes of a few prompts; without an arm that offers none."""
-    findings: tuple[Finding, ...]
-    pins: tuple[PinFound, ...] = ()
-
-
 async def check_arms(
     endpoints: Endpoints, plan: Plan, items: Sequence[Item], tokenize: Mapping[ArmName, bool], before: Before
-) -> Checked:
-    """Check both arms, or the one that is served, before the next item.
+) -> Preflight:
+    """Check both arms, or the one that is served, before the next item; pins are added last.
 
     An arm that is not served is what it was `before`. Raises EndpointMisconfigured, EndpointUnreachable.
     """
@@ -163,7 +151,7 @@ async def check_arms(
         findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
     else:
         findings.append(_finding("preflight.nothing-generates"))
-    return Checked(engines=now, tokens=tokens, findings=tuple(findings))
+    return Preflight(engines=now, tokens=tokens, findings=tuple(findings))
 
 
 def stop_at(findings: Iterable[Finding]) -> None:
@@ -330,8 +318,6 @@ async def setting_findings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One arm's generation, with its engine's counters around it."""
-
     before: Counters | None
     after: Counters | None
     reply: Reply
@@ -345,11 +331,6 @@ class Probe:
             told = drafted.accepted_tokens if drafted.draft_tokens is None else drafted.draft_tokens
         counted = self.after.drafting_since(self.before) if self.before and self.after else None
         return counted.least_drafted if counted and counted.is_possible and not told else told
-
-    @property
-    def has_no_drafter(self) -> bool:
-        """True where the engine counts, but counts no drafts."""
-        return self.after is not None and self.after.tells_drafting and self.after.drafting is None
 
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
@@ -401,7 +382,7 @@ def _drafter_findings(
         yield _finding("preflight.nothing-drafted", DRAFTER_ON)
     elif candidate.draft_tokens is not None:
         return
-    elif candidate.has_no_drafter:
+    elif candidate.after is not None and candidate.after.tells_drafting and candidate.after.drafting is None:
         yield _finding("preflight.no-drafter", DRAFTER_ON)
     elif candidate.after is not None and engine.drafter:
         yield _finding("preflight.drafter-not-shown", drafter=engine.drafter)

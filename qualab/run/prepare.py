@@ -56,8 +56,6 @@ class PairServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services(PairServices):
-    """Services of a run."""
-
     store: Store
     clock: Clock
     runner: str
@@ -189,13 +187,10 @@ AGAIN = "A changed plan is a new plan: run `qualab plan` again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenPlan:
-    """A plan with its hash, and the settings that it was made from."""
-
     plan: Plan
     plan_hash: str
     frozen_at: datetime
     settings: dict[str, Any]
-    """As in an experiment file."""
 
 
 def to_document(frozen: FrozenPlan, figures: Mapping[str, Any]) -> dict[str, Any]:

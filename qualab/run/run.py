@@ -25,7 +25,7 @@ from qualab.model.reason import Reason
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
-from qualab.run.preflight import BASELINE, CANDIDATE, Checked, Endpoints
+from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
@@ -81,7 +81,7 @@ async def look_before(services: PairServices, settings: Settings, *, frozen: Pla
     async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
         _, _, _, checked = await _prepared(services, settings, endpoints, frozen)
         findings = sorted(checked.findings, key=lambda finding: not finding.stops)
-        return Preflight(engines=checked.engines, findings=tuple(findings), pins=checked.pins)
+        return replace(checked, findings=tuple(findings))
 
 
 async def resume(
@@ -155,7 +155,7 @@ def _urls(baseline: str, candidate: str, arms: Iterable[ArmName], *, is_sequenti
 
 async def _prepared(
     services: PairServices, settings: Settings, endpoints: Endpoints, frozen: Plan | None
-) -> tuple[LoadedTasks, Plan, list[Item], Checked]:
+) -> tuple[LoadedTasks, Plan, list[Item], Preflight]:
     """Load tasks, make the plan and its requests, and look at the arms. Raises PlanChanged."""
     tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
@@ -230,7 +230,7 @@ def _tried_answers(run: Run) -> dict[int, Reply]:
     }
 
 
-def _record(run: Run, checked: Checked) -> None:
+def _record(run: Run, checked: Preflight) -> None:
     now, store = run.services.clock.now(), run.services.store
     for arm, engine in checked.engines.items():
         seen = EngineSeen(arm=arm, seen_at=now, engine=engine, tokens=checked.tokens.get(arm, ""))

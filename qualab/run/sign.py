@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 
-def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
-    """List why this analysis may not stand for a release; empty where it may."""
-    return tuple(_obstacles(analysis, comparison))
-
-
-def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
+def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
+    """Find why this analysis may not stand for a release."""
     plan = comparison.plan
     if analysis.verdict not in PASSING[plan.rule.objective]:
         yield Reason("verdict-is", {"verdict": analysis.verdict})
@@ -52,7 +48,6 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
 
 
 ACTION = "comparison.sign-off"
-"""In the record of changes."""
 MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
 
 
@@ -89,7 +84,7 @@ def sign_off(
             hint=f"Finish it first: qualab resume {comparison.id}",
             code="not-yet",
         )
-    obstacles = signoff_obstacles(analysis, comparison)
+    obstacles = tuple(signoff_obstacles(analysis, comparison))
     if obstacles and not override.strip():
         hint = "To accept it all the same, give the reason (`override`; in a terminal --override): the report shows it"
         raise WrongState(

@@ -29,8 +29,6 @@ ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reanalysis:
-    """An analysis made again."""
-
     comparison: Comparison
     analysis: Analysis
     is_own_plan: bool
@@ -129,14 +127,11 @@ def _text(value: object) -> str:
 
 
 ScoreKey = tuple[ArmName, int, int, str]
-"""Arm, position, repeat and metric."""
 Scores = Mapping[ScoreKey, Score]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedScore:
-    """One score that has changed; None where there is none."""
-
     item: str
     arm: ArmName
     repeat: int
@@ -147,27 +142,20 @@ class ChangedScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
-    """One metric of one task."""
-
     metric: str
     n_scores: int
-    """Of both arms, stored or new."""
     n_changed: int
     verdict_before: Verdict | None
-    """None where the metric was not there."""
     verdict_now: Verdict | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """Result of scoring again."""
-
     comparison: Comparison
     tasks_changed: tuple[Reason, ...]
     """Tasks that are not those of the plan, each with what differs."""
     metrics: tuple[MetricChange, ...]
     scores: tuple[ChangedScore, ...]
-    """In order of arm, item and metric."""
     analysis: Analysis
     """Of the new scores; under the plan with the installed tasks."""
     is_stored: bool

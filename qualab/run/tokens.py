@@ -42,8 +42,6 @@ Places = dict[Place, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two texts that differ."""
-
     place: Place
     task: str
     texts: tuple[str, str]

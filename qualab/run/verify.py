@@ -26,13 +26,10 @@ from qualab.run.stored import key_of, tasks_of
 MOST_SHOWN = 3
 PAGE = 5_000
 UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of reading rows that qualab did not write so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of what is stored."""
-
     name: str
     is_ok: bool | None
     """None where it could not be checked."""
@@ -41,8 +38,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All checks of a comparison."""
-
     comparison_id: str
     checks: tuple[Check, ...]
     seal: str

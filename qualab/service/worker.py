@@ -11,8 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import NamedTuple
 
 from qualab.bootstrap import new_loop
 from qualab.clock import SharedClock
@@ -34,9 +34,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MOST_FAILURES = 100
 """Failures of the database that one run bears: a quarter of an hour at least."""
 LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
-"""Errors of the database that do not pass by themselves."""
 END_WITHIN_S = 20.0
-"""For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
 log = logging.getLogger("qualab.worker")
 
@@ -95,19 +93,6 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
 
 
-class Running(NamedTuple):
-    """A comparison that is being run, and how to cancel it from another thread."""
-
-    comparison_id: str
-    loop: asyncio.AbstractEventLoop
-    task: asyncio.Task[None] | None
-
-    def cancel(self) -> None:
-        assert self.task is not None
-        with suppress(RuntimeError):  # it ends at this moment
-            self.loop.call_soon_threadsafe(self.task.cancel)
-
-
 class Worker:
     """Runs what is queued in one thread, and sends heartbeats from another."""
 
@@ -116,7 +101,8 @@ class Worker:
         self._services, self._store = context.services, context.store
         self._set_clock = set_clock
         self._ended = threading.Event()
-        self._running: Running | None = None
+        self._running: tuple[str, Callable[[], object]] | None = None
+        """What is being run, and how to cancel it from another thread."""
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]
@@ -131,9 +117,11 @@ class Worker:
         """Take nothing more, and give back what is being run."""
         self._ended.set()
         if running := self._running:
+            comparison_id, cancel = running
             with suppress(StoreError):  # taken over by another worker once this one is silent
-                self._store.give_back(running.comparison_id, runner=self._services.runner)
-            running.cancel()
+                self._store.give_back(comparison_id, runner=self._services.runner)
+            with suppress(RuntimeError):  # it ends at this moment
+                cancel()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(END_WITHIN_S)
         with suppress(StoreError):
@@ -157,7 +145,9 @@ class Worker:
         return True
 
     async def _carry_out(self, comparison_id: str) -> None:
-        self._running = Running(comparison_id, asyncio.get_running_loop(), asyncio.current_task())
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._running = comparison_id, partial(loop.call_soon_threadsafe, task.cancel)
         if self._ended.is_set():
             self._store.give_back(comparison_id, runner=self._services.runner)
             return
@@ -194,9 +184,10 @@ class Worker:
     def check(self) -> None:
         """Keep what is being run, or end it where it was cancelled or taken over. Raises StoreError."""
         running, now = self._running, self._services.clock.now()
-        if running and not self._store.hold(running.comparison_id, runner=self._services.runner, now=now):
-            log.warning("comparison %s was cancelled, or taken over by another worker", running.comparison_id)
-            running.cancel()
+        if running and not self._store.hold(running[0], runner=self._services.runner, now=now):
+            log.warning("comparison %s was cancelled, or taken over by another worker", running[0])
+            with suppress(RuntimeError):  # it ends at this moment
+                running[1]()
 
     def _patience_s(self) -> float:
         """After the database was away, every worker gets the time to send a heartbeat before it is given up."""
