@@ -50,8 +50,7 @@ async def start(
     be the `frozen` plan, RunStopped, and what the endpoints and the store raise.
     """
     check_given(settings)
-    urls = _urls(settings.baseline, settings.candidate, arms, is_sequential=settings.sequential)
-    _check_endpoints(services, urls.values())
+    urls = _served(services, settings.baseline, settings.candidate, arms, is_sequential=settings.sequential)
     async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
         tasks, plan, items, checked = await _prepared(services, settings, endpoints, frozen)
         preflight.stop_at(checked.findings)
@@ -77,7 +76,7 @@ async def start(
 async def look_before(services: PairServices, settings: Settings, *, frozen: Plan | None = None) -> Preflight:
     """Check everything that `start` would before its first item, and store nothing. Raises as `start`."""
     check_given(settings)
-    urls = _urls(settings.baseline, settings.candidate, ArmName)
+    urls = {BASELINE: settings.baseline, CANDIDATE: settings.candidate}
     async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
         _, _, _, checked = await _prepared(services, settings, endpoints, frozen)
         findings = sorted(checked.findings, key=lambda finding: not finding.stops)
@@ -99,11 +98,11 @@ async def resume(
     """
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     plan = prepare.refuse_imported(comparison, "resumed").plan
-    urls = _urls(comparison.baseline_url, comparison.candidate_url, arms, is_sequential=plan.sequential)
+    both = comparison.baseline_url, comparison.candidate_url
+    urls = _served(services, *both, arms, is_sequential=plan.sequential)
     here = {**comparison.local, **(local or {})}
     tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here))
     items = list(services.store.items(comparison.id))
-    _check_endpoints(services, urls.values())
     async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
@@ -144,12 +143,20 @@ def takes_turns() -> UsageError:
 # what the above share, in the order in which it is done
 
 
-def _urls(baseline: str, candidate: str, arms: Iterable[ArmName], *, is_sequential: bool = False) -> dict[ArmName, str]:
-    """Map the arms that are served to their URLs. Raises UsageError for two at once where they take turns."""
-    both = {BASELINE: baseline, CANDIDATE: candidate}
-    urls = {arm: both[arm] for arm in arms}
+def _served(
+    services: Services, baseline: str, candidate: str, arms: Iterable[ArmName], *, is_sequential: bool
+) -> dict[ArmName, str]:
+    """Map the arms that are served to their URLs.
+
+    Raises UsageError for two at once where they take turns, ComparisonBusy where another comparison uses one of them.
+    """
+    urls = {arm: {BASELINE: baseline, CANDIDATE: candidate}[arm] for arm in arms}
     if is_sequential and len(urls) > 1:
         raise takes_turns()
+    stale_after_s = services.heartbeat.stale_after_s
+    services.store.check_endpoints(
+        urls.values(), runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s
+    )
     return urls
 
 
@@ -248,13 +255,6 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
     finally:
         if is_new:
             store.release(comparison_id, runner=runner)
-
-
-def _check_endpoints(services: Services, urls: Iterable[str]) -> None:
-    """Raise ComparisonBusy where another comparison that runs uses one of them."""
-    services.store.check_endpoints(
-        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.heartbeat.stale_after_s
-    )
 
 
 async def _to_the_end(run: Run) -> Analysis | None:

@@ -51,6 +51,22 @@ ACTION = "comparison.sign-off"
 MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
 
 
+def analysed(store: Store, comparison_id: str, *, plan_hash: str | None = None) -> tuple[Comparison, Analysis]:
+    """Read a comparison with its newest analysis, under its own plan unless another is named.
+
+    Raises ComparisonNotFound, WrongState where it has none.
+    """
+    comparison = store.get(comparison_id)
+    analysis = store.analysis(comparison.id, plan_hash=plan_hash)
+    if analysis is None:
+        raise WrongState(
+            f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+            code="not-yet",
+        )
+    return comparison, analysis
+
+
 def sign_off(
     store: Store,
     comparison_id: str,
@@ -76,14 +92,7 @@ def sign_off(
     for name, text in {"signed_by": signed_by, "note": note, "override": override}.items():
         if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
             raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
-    comparison = store.get(comparison_id)
-    analysis = store.analysis(comparison.id)
-    if analysis is None:
-        raise WrongState(
-            f"Comparison {comparison.id} is {comparison.status.value}: there is no verdict to sign off",
-            hint=f"Finish it first: qualab resume {comparison.id}",
-            code="not-yet",
-        )
+    comparison, analysis = analysed(store, comparison_id)
     obstacles = tuple(signoff_obstacles(analysis, comparison))
     if obstacles and not override.strip():
         hint = "To accept it all the same, give the reason (`override`; in a terminal --override): the report shows it"

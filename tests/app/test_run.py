@@ -98,7 +98,7 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
             offered.append((arm, job.position))
 
     items = list(bench.store.items(analysis.comparison_id))
-    run = Run(bench.services, progress.comparison, bench.harness.tasks, items, {}, {}, progress)
+    run = Run(bench.services, progress.comparison, bench.harness.tasks, items, {})
     arms = [Arm(name=arm, endpoint=bench.baseline, total=6) for arm in ArmName]
     for arm in arms:
         arm.queue.put = partial(put, arm.name)  # type: ignore[method-assign]

@@ -113,7 +113,7 @@ async def test_a_sign_off_says_what_can_be_kept_and_shown(texts: dict[str, str],
 def test_what_has_no_verdict_is_not_signed_off() -> None:
     store = fresh_store()
     store.create(make_comparison(), make_items(1))
-    with pytest.raises(WrongState, match="no verdict"):
+    with pytest.raises(WrongState, match="no analysis yet"):
         sign_off(store, "c-1", signed_by="Kim", who="kim@ci", at=START)
 
 
