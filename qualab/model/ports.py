@@ -1,10 +1,11 @@
-"""Values passed between rooms, and Protocols where two things stand behind a seam."""
+"""Values passed between rooms; Protocols and base classes where two things stand behind a seam."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,6 @@ from qualab.model.comparison import Comparison, Look
 from qualab.model.engine import Observation
 from qualab.model.items import Answer, Item, Reply, Score
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
-from qualab.model.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class Stored(Protocol):
     def observations(self, comparison_id: str) -> Sequence[Observation]: ...
 
 
-Renderer = Callable[[Report], bytes]
-"""Draws a report: the same report gives the same bytes."""
+class Clock:
+    """Wall time in aware UTC, and the monotonic clock."""
 
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
-class Clock(Protocol):
-    def now(self) -> datetime: ...
-
-    def monotonic_s(self) -> float: ...
+    def monotonic_s(self) -> float:
+        return time.monotonic()
 
 
 class Progress:

@@ -355,14 +355,6 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
     return [(end, partial(ended, task, part)) for task, part, end in _stretches(run.items, stages=ends)]
 
 
-LOOK_SAYS = {
-    LookDecision.CONTINUE: "goes on",
-    LookDecision.PROVEN: "every primary metric is proven",
-    LookDecision.IMPROVEMENT: "every primary metric is settled, and one improved",
-    LookDecision.HARM: "a primary metric is plainly worse",
-}
-
-
 def look_pauses(run: Run) -> list[Pause]:
     """Plan a pause for each look. One that is stored is never taken again: a resumed run obeys it."""
     looks, services = run.plan.looks, run.services
@@ -397,8 +389,7 @@ def look_pauses(run: Run) -> list[Pause]:
             services.store.add_look(run.id, new, now=services.clock.now())
             taken.append(new)
             run.services.progress.phase(
-                f"Look {number} of {looks.n_looks} after {new.n_items:,} of {len(run.items):,} items: "
-                f"{LOOK_SAYS[new.decision]}"
+                f"Look {number} of {looks.n_looks} after {new.n_items:,} of {len(run.items):,} items: {new.decision}"
             )
         return taken[number - 1].decision is LookDecision.CONTINUE
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 
 from qualab.bootstrap import new_loop
-from qualab.clock import SharedClock
 from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
@@ -27,6 +28,7 @@ from qualab.errors import (
 )
 from qualab.harness.process import Harness
 from qualab.model.names import ComparisonStatus
+from qualab.model.ports import Clock
 from qualab.run.run import resume, start
 from qualab.service.context import Context
 
@@ -91,6 +93,24 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
                 raise
             log.warning("%s", error.message)
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
+
+
+class SharedClock(Clock):
+    """A clock that several machines can look at, carried on by this machine's monotonic one until the next look."""
+
+    def __init__(self, read: Callable[[], datetime]) -> None:
+        self._read = read
+        self.look()
+
+    def look(self) -> None:
+        """Read it again. Raises what `read` raises, and then goes on as before."""
+        began_s = time.monotonic()
+        seen = self._read()
+        self._seen = (seen, (began_s + time.monotonic()) / 2)
+
+    def now(self) -> datetime:
+        seen, at_s = self._seen
+        return seen + timedelta(seconds=time.monotonic() - at_s)
 
 
 class Worker:

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qualab.clock import SystemClock
 from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.urls import same_server
 from qualab.model.comparison import Analysis, Comparison
@@ -16,7 +15,7 @@ from qualab.model.engine import Preflight, TaskDrafting, Treatment
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
-from qualab.model.ports import ComparisonFilter
+from qualab.model.ports import Clock, ComparisonFilter
 from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
 from qualab.store import Store
@@ -101,7 +100,7 @@ class Pair:
             open_endpoint=HttpEndpoint,
             named_tokenizer=lambda _: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=same_server,
-            clock=SystemClock(),
+            clock=Clock(),
             runner="here:1:a",
             pins=FakePins(),
         )
