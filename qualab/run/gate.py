@@ -24,7 +24,7 @@ from qualab.errors import (
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
-from qualab.model.registry import ComparisonSummary, not_found
+from qualab.model.registry import ComparisonSummary, Page, not_found
 from qualab.model.report import GateResult
 from qualab.report.words import ENGLISH
 from qualab.run.prune import runner_of
@@ -37,8 +37,6 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
-NO_ANSWER = "The server's answer is none of a qualab service"
-NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,7 @@ class StoredVerdicts:
 
     async def latest(self, label: str) -> str:
         """Find the newest comparison with a label. Raises ComparisonNotFound."""
-        entries = self.store.page(ComparisonFilter(label=label, limit=1)).entries
-        if not entries:
-            raise _nothing_labelled(label)
-        return entries[0].id
+        return _newest(self.store.page(ComparisonFilter(label=label, limit=1)), label)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
@@ -77,12 +72,7 @@ class ServedVerdicts:
     async def latest(self, label: str) -> str:
         """Find the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
-        match page:
-            case {"entries": []}:
-                raise _nothing_labelled(label)
-            case {"entries": [{"id": str(newest)}, *_]}:
-                return newest
-        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
+        return _newest(_read(Page[ComparisonSummary], page), label)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
         return _read(ComparisonSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
@@ -95,7 +85,16 @@ def _read(kind: type[T], content: Mapping[str, object]) -> T:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
-        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE) from exc
+        message = "The server's answer is none of a qualab service"
+        raise EndpointMisconfigured(
+            message, hint="Name a server of `qualab serve`, of this version or a newer one"
+        ) from exc
+
+
+def _newest(page: Page[ComparisonSummary], label: str) -> str:
+    if not page.entries:
+        raise ComparisonNotFound(f"There is no comparison labelled '{label}'", hint="Labels are listed by: qualab list")
+    return page.entries[0].id
 
 
 Source = StoredVerdicts | ServedVerdicts
@@ -162,7 +161,3 @@ def _unfinished(state: ComparisonSummary) -> QualabError:
     return RunStopped(
         f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"
     )
-
-
-def _nothing_labelled(label: str) -> ComparisonNotFound:
-    return ComparisonNotFound(f"There is no comparison labelled '{label}'", hint="Labels are listed by: qualab list")
