@@ -77,7 +77,7 @@ async def test_a_pinned_result_can_be_signed_off_and_is_declared_where_nothing_t
         for part, value in ((PinPart.IMAGE, IMAGE), (PinPart.REVISION, COMMIT))
     ]
     assert not any("Unpinned" in caveat for caveat in english(analysis.caveats))
-    assert signoff_obstacles(analysis, bench.store.get(analysis.comparison_id)) == ()
+    assert not list(signoff_obstacles(analysis, bench.store.get(analysis.comparison_id)))
 
 
 async def test_what_pods_containers_and_engines_tell_is_verified_by_them(tmp_path: Path) -> None:
