@@ -180,7 +180,7 @@ MAX_CHAT_STOPS = 4
 
 RESERVED = frozenset({"seed", "n", "best_of", "stream", "echo", "model", "prompt", "messages"})
 """Generation settings that would change what is asked or how it is read."""
-BY_OPTION = "Leave it out: seed, repeats and model have options of their own, prompts come from the task"
+BY_OPTION = "Set the seed with --seed, the model with --model, the number of answers with --repeats; leave the rest out"
 
 LM_EVAL_SETTINGS = frozenset({"until", "max_gen_toks", "max_new_tokens", "do_sample"})
 SENT_SETTINGS = frozenset({"max_tokens", "temperature", "stop"})
