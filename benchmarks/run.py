@@ -17,9 +17,8 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,10 +35,9 @@ from qualab.endpoints.client import HttpEndpoint
 from qualab.model.canonical import encode_body
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Engine, EngineKind
-from qualab.model.items import Item, Reply, Request
+from qualab.model.items import Item, Request
 from qualab.model.names import ArmName
-from qualab.model.plan import RequestPolicy
-from qualab.model.ports import Endpoint, EndpointInfo
+from qualab.model.ports import Progress
 from qualab.run import run as use_case
 from qualab.run.prepare import Services
 from qualab.settings import load
@@ -130,33 +128,19 @@ def write_tokenizer(folder: Path) -> Path:
     return path
 
 
-class Told:
+class Told(HttpEndpoint):
     """An endpoint of a mock, which has no /v1/models to inspect."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self.url = endpoint.url
-        self.ask = endpoint.ask
-        self.tokenize = endpoint.tokenize
-        self.counters = endpoint.counters
-        self.settings = endpoint.settings
 
     async def engine(self, *, model: str) -> Engine:
         del model
         return Engine(kind=EngineKind.UNKNOWN)
 
-    async def inspect(self, *, model: str) -> EndpointInfo:
+    async def inspect(self, *, model: str) -> bool:
         del model
-        return EndpointInfo(url=self.url, tokenizes=False)
+        return False
 
 
-@asynccontextmanager
-async def open_told(url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[Told]:
-    async with HttpEndpoint(url, policy=policy, key=key) as endpoint:
-        yield Told(endpoint)
-
-
-class Silent:
+class Silent(Progress):
     """Progress that only notes when the tasks were loaded and when asking began and ended."""
 
     def __init__(self) -> None:
@@ -168,10 +152,6 @@ class Silent:
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
         del comparison, totals, done
         self.marks["asking"] = clock()
-
-    def answered(self, arm: ArmName, reply: Reply) -> None: ...
-
-    def waiting(self, arm: ArmName, seconds: float) -> None: ...
 
     def finished(self) -> None:
         self.marks["asked"] = clock()
@@ -191,9 +171,10 @@ def evaluate(ports: Sequence[int], folder: Path, tokenizer: Path) -> tuple[Servi
             "allow_unobserved": True,  # the mock has no counters
         }
     )
-    services = replace(services_of(settings), open_endpoint=open_told)
     progress = Silent()
-    analysis = run_async(use_case.start(services, settings, keys={}, progress=progress))
+    services = replace(services_of(settings), open_endpoint=Told, progress=progress)
+    analysis = run_async(use_case.start(services, settings))
+    assert analysis is not None
     return services, analysis, progress, since(progress.marks["Checking both endpoints"])
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import qualab
-from qualab.clock import SystemClock
-from qualab.model.ports import Renderer
+from qualab.model.ports import Clock
 
 if TYPE_CHECKING:
     from qualab.harness.catalog import Catalog
     from qualab.harness.process import Harness
+    from qualab.model.report import Report
     from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
     from qualab.store import Store
@@ -61,7 +61,7 @@ def store_at(db: str | None) -> Store:
 
 def now() -> datetime:
     """The time, aware UTC."""
-    return SystemClock().now()
+    return Clock().now()
 
 
 def harness_of(settings: Settings) -> Harness:
@@ -93,12 +93,12 @@ def services_of(settings: Settings, *, store: Store | None = None) -> Services:
     return Services(
         **{own.name: getattr(pair, own.name) for own in fields(pair)},
         store=store or store_at(settings.db),
-        clock=SystemClock(),
+        clock=Clock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
 
 
-def renderer(name: str) -> Renderer:
+def renderer(name: str) -> Callable[[Report], bytes]:
     """Return the function that draws a report as pdf, html, md or json."""
     if name == "pdf":
         from qualab.report.pdf import render_pdf

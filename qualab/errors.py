@@ -1,4 +1,5 @@
-"""The exception tree. A class's name is its stable `code`; edges map classes to exit codes and HTTP statuses.
+"""The exception tree. A class's name is its stable `code`, unless one is given; edges map classes to exit codes and
+HTTP statuses.
 
 A message is one sentence about what is wrong; `hint` says what to do about it.
 """
@@ -6,21 +7,20 @@ A message is one sentence about what is wrong; `hint` says what to do about it.
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 
 class QualabError(Exception):
     """An error that qualab raises on purpose."""
 
-    code: ClassVar[str] = "error"
+    code = "error"
 
     def __init_subclass__(cls) -> None:
         """Name the code after the class: "unknown-task" of UnknownTask, "store" of StoreError."""
-        if "code" not in vars(cls):
-            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
-    def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
+    def __init__(self, message: str, *, hint: str = "", code: str = "", **details: object) -> None:
         super().__init__(message)
+        self.code = code or self.code
         self.message = message
         self.hint = hint
         self.details = details
@@ -50,9 +50,6 @@ class InvalidValue(UsageError):
 class UnknownTask(UsageError): ...
 
 
-class TooManyTasks(UsageError): ...
-
-
 class BrokenTask(UsageError): ...
 
 
@@ -63,9 +60,6 @@ class BadDataFile(UsageError): ...
 
 
 class BadLog(UsageError): ...
-
-
-class EmptyDataset(UsageError): ...
 
 
 class ScoringUnavailable(UsageError):
@@ -82,27 +76,14 @@ class ComparisonNotFound(UsageError): ...
 class ItemNotFound(UsageError): ...
 
 
-class TokenNotFound(UsageError): ...
-
-
 class ComparisonSignedOff(UsageError): ...
-
-
-class SignOffRefused(UsageError): ...
-
-
-class KeyReused(UsageError):
-    code = "idempotency-key-reused"
 
 
 class VersionConflict(UsageError): ...
 
 
-class WrongState(UsageError): ...
-
-
-class NotYet(UsageError):
-    """What was asked for is not made yet: a plan before it is drawn up, an analysis before the end."""
+class WrongState(UsageError):
+    """A comparison is not, or not yet, what this needs."""
 
 
 class Unauthenticated(UsageError): ...
@@ -123,10 +104,6 @@ class SecretForbidden(UsageError):
 
 
 class PathForbidden(UsageError): ...
-
-
-class Underpowered(UsageError):
-    """The items cannot prove the plan's margins, and nobody said that this is accepted."""
 
 
 class ComparisonBusy(UsageError): ...
@@ -153,23 +130,10 @@ class RunStopped(InfrastructureError):
     """A run ended before its last item and can be resumed."""
 
 
-class RenderError(InfrastructureError): ...
-
-
-class WorkersLost(InfrastructureError): ...
-
-
-class GateTimedOut(InfrastructureError): ...
-
-
 class HarnessError(InfrastructureError): ...
 
 
 class ScoringTimedOut(HarnessError): ...
-
-
-class StillLoading(InfrastructureError):
-    """Tasks are being loaded: the same request succeeds a little later."""
 
 
 class StoreError(InfrastructureError): ...

@@ -14,9 +14,9 @@ import typer
 from qualab import bootstrap
 from qualab.cli.options import Database, duration
 from qualab.cli.output import Format, OutputFormat, complain, exit_code, output_may_fail, print_as, write_file
-from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
+from qualab.model.ports import Clock
 from qualab.model.report import GateResult
 from qualab.model.wording import line_text
 from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, junit_of_error
@@ -56,7 +56,7 @@ def gate(
     async def waited() -> GateResult:
         async with AsyncExitStack() as stack:
             remote = await stack.enter_async_context(Service(server, token=token)) if server else None
-            source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), SystemClock())
+            source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), Clock())
             chosen = comparison or await source.latest(label)
             return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
 

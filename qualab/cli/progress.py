@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 
 from qualab.model.comparison import Comparison
 from qualab.model.items import Reply
 from qualab.model.names import ArmName
+from qualab.model.ports import Progress
 
 LINE_EVERY_S = 10.0
 
@@ -44,14 +46,14 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class TerminalProgress:
+class TerminalProgress(Progress):
     """Progress of a run; it remembers the comparison, so that an interrupted one can be named."""
 
     def __init__(self, console: Console) -> None:
         self.comparison_id = ""
         self._console = console
         self._arms: dict[ArmName, ArmProgress] = {}
-        self._bars: Progress | None = None
+        self._bars: Bars | None = None
         self._tasks: dict[ArmName, TaskID] = {}
         self._last_line_s = 0.0
 
@@ -66,7 +68,7 @@ class TerminalProgress:
         if self._console.is_terminal:
             text = TextColumn("{task.fields[text]}")
             name = TextColumn("{task.description}")
-            self._bars = Progress(name, BarColumn(), MofNCompleteColumn(), text, console=self._console)
+            self._bars = Bars(name, BarColumn(), MofNCompleteColumn(), text, console=self._console)
             self._bars.start()
             for arm, state in self._arms.items():
                 self._tasks[arm] = self._bars.add_task(f"{arm:<9}", total=state.total, completed=state.done, text="")

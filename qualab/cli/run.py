@@ -7,8 +7,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -34,7 +35,6 @@ from qualab.settings import OPTIONS, check_given, keys_of, load
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
     from qualab.model.comparison import Analysis
-    from qualab.run.preflight import Keys
     from qualab.run.prepare import Services
 
 T = TypeVar("T")
@@ -65,15 +65,11 @@ def preflight(
     frozen = read_frozen(experiment)
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     progress = _progress()
-    job = use_case.look_before(
-        bootstrap.pair_services_of(settings),
-        settings,
-        keys=keys_of(settings),
-        progress=progress,
-        frozen=frozen.plan if frozen else None,
-    )
+    services = replace(bootstrap.pair_services_of(settings), keys=keys_of(settings), progress=progress)
     try:
-        preflighted = bootstrap.run_async(job)
+        preflighted = bootstrap.run_async(
+            use_case.look_before(services, settings, frozen=frozen.plan if frozen else None)
+        )
     finally:
         progress.finished()
     print_as(output_format, preflighted, lambda: print_preflight(make_console(), preflighted))
@@ -103,18 +99,17 @@ def run(
     check_given(settings)  # before any server is started for it
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
-    services = bootstrap.services_of(settings)
-    keys = keys_of(settings, managed=managed is not None)
     progress, plan = _progress(), frozen.plan if frozen else None
-    if settings.sequential and managed:
+    keys = keys_of(settings, managed=managed is not None)
+    services = replace(bootstrap.services_of(settings), keys=keys, progress=progress)
+    arms = [ArmName.BASELINE] if settings.sequential else [*ArmName]
+    if settings.sequential:
         complain(ENGLISH.reason(Reason("arm-by-arm")))
-        with while_served(managed, progress, [ArmName.BASELINE]):
-            begun = use_case.begin(services, settings, keys=keys, progress=progress, frozen=plan)
-            comparison_id = run_to_end(begun, progress)
-        analysis = _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
-    else:
-        with while_served(managed, progress):
-            job = use_case.start(services, settings, keys=keys, progress=progress, frozen=plan)
+    with while_served(managed, progress, arms):
+        analysis = run_to_end(use_case.start(services, settings, arms=arms, frozen=plan), progress)
+    if settings.sequential:
+        with while_served(managed, progress, [ArmName.CANDIDATE]):
+            job = use_case.resume(services, progress.comparison_id, arms=[ArmName.CANDIDATE])
             analysis = run_to_end(job, progress)
     finish(services, analysis, output_format, folder=settings.output_path)
 
@@ -146,39 +141,17 @@ def resume(
     stored = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     if services.store.signoffs(stored.id):
         raise signed_off(stored.id)
-    keys = keys_of(settings, managed=managed is not None)
+    services = replace(services, keys=keys_of(settings, managed=managed is not None), progress=progress)
+    turns: list[tuple[ArmName, ...]] = [tuple(ArmName)]
     if stored.plan.sequential and managed:
-        turns = use_case.turns_left(services, stored.id, retry_failed=retry_failed)
-        analysis = _take_turns(services, stored.id, turns, managed, progress, keys=keys, local=local)
-    else:
-        with while_served(managed, progress):
-            job = use_case.resume(
-                services, comparison, keys=keys, progress=progress, local=local, retry_failed=retry_failed
-            )
+        turns = [(arm,) for arm in use_case.turns_left(services, stored.id, retry_failed=retry_failed)]
+        progress.comparison_id = stored.id  # for the hint, should a server fail before anything is asked
+    for arms in turns:
+        with while_served(managed, progress, arms):
+            retries = retry_failed and len(arms) > 1
+            job = use_case.resume(services, comparison, arms=arms, local=local, retry_failed=retries)
             analysis = run_to_end(job, progress)
     finish(services, analysis, output_format)
-
-
-def _take_turns(
-    services: Services,
-    comparison_id: str,
-    turns: Sequence[ArmName],
-    managed: Path,
-    progress: TerminalProgress,
-    *,
-    keys: Keys,
-    local: Mapping[str, str] | None = None,
-) -> Analysis:
-    """Serve and ask one arm after the other. The last turn ends with the analysis."""
-    from qualab.run.run import take_turn
-
-    progress.comparison_id = comparison_id  # for the hint, should a server fail before anything is asked
-    for arm in turns:
-        with while_served(managed, progress, [arm]):
-            job = take_turn(services, comparison_id, arm, keys=keys, progress=progress, local=local)
-            analysis = run_to_end(job, progress)
-    assert analysis is not None
-    return analysis
 
 
 def init(
@@ -216,12 +189,11 @@ def demo(
             return
         given = {"baseline": baseline, "candidate": candidate, "model": DEMO_MODEL, "tasks": ("demo",)}
         settings = load(command_line={**given, "label": "demo", "concurrency": DEMO_CONCURRENCY, "db": db})
-        services = bootstrap.services_of(settings)
-        job = use_case.start(services, settings, keys={}, progress=progress)
-        analysis = run_to_end(job, progress)
-    print_result(services.store, analysis.comparison_id, Format.TEXT)
+        services = replace(bootstrap.services_of(settings), progress=progress)
+        run_to_end(use_case.start(services, settings), progress)
+    print_result(services.store, progress.comparison_id, Format.TEXT)
     typer.echo(f"\nThe results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
-    print_next(analysis.comparison_id)
+    print_next(progress.comparison_id)
 
 
 def _progress() -> TerminalProgress:
@@ -256,11 +228,12 @@ async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
     return await job
 
 
-def finish(services: Services, analysis: Analysis, output_format: Format, *, folder: Path | None = None) -> None:
+def finish(services: Services, analysis: Analysis | None, output_format: Format, *, folder: Path | None = None) -> None:
     """Write lm-eval's files into the folder, if any; always print the result; exit as the verdict says."""
     from qualab.cli.query import print_result
     from qualab.run.stored import export
 
+    assert analysis is not None  # the candidate's turn comes last
     try:
         for path in export(services, analysis.comparison_id, folder) if folder else ():
             complain(f"Wrote {path}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.urls import Address, normalize_url, port_of, resolved
 from qualab.errors import EndpointForbidden, InvalidValue
 from qualab.model.plan import RequestPolicy
-from qualab.model.ports import OpenEndpoint
 
 CONNECT_S = 2.0
 METADATA = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"})
@@ -88,7 +87,7 @@ class AllowedEndpoints:
         return tuple(dict.fromkeys(map(str, addresses)))
 
 
-def allowed_opening(allowed: AllowedEndpoints) -> OpenEndpoint:
+def allowed_opening(allowed: AllowedEndpoints) -> Callable[..., AbstractAsyncContextManager[HttpEndpoint]]:
     """Open an `HttpEndpoint` at an address checked now: its name may lead elsewhere than it did."""
 
     @asynccontextmanager

@@ -31,7 +31,7 @@ from qualab.model.engine import Counters, Engine
 from qualab.model.items import Reply, Request
 from qualab.model.names import Api
 from qualab.model.plan import RequestPolicy
-from qualab.model.ports import EndpointInfo, Tokenize
+from qualab.model.ports import Tokenize
 
 LOADING_TIMEOUT_S = 180.0
 LOADING_POLL_S = 1.0
@@ -59,7 +59,7 @@ TOKENIZE_BODIES: tuple[TokenizeBody, ...] = (
 
 
 class HttpEndpoint:
-    """An `Endpoint` over HTTP. Its context owns the connections; opening it asks nothing yet."""
+    """An OpenAI-compatible endpoint. Its context owns the connections; opening it asks nothing yet."""
 
     def __init__(
         self,
@@ -98,10 +98,13 @@ class HttpEndpoint:
     async def __aexit__(self, *_: object) -> None:
         await self._transport.close()
 
-    async def inspect(self, *, model: str) -> EndpointInfo:
-        """Check the endpoint. Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
+    async def inspect(self, *, model: str) -> bool:
+        """Check that it serves the model; tell whether it tokenizes.
+
+        Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name).
+        """
         await self._model_card(model)
-        return EndpointInfo(url=self.url, tokenizes=await self._detect_tokenizer(model) is not None)
+        return await self._detect_tokenizer(model) is not None
 
     async def engine(self, *, model: str) -> Engine:
         """Describe the engine. Raises as `inspect`."""

@@ -33,12 +33,11 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from qualab.errors import (
+    BadDataFile,
     BrokenTask,
-    EmptyDataset,
     InvalidValue,
     QualabError,
     ScoringUnavailable,
-    TooManyTasks,
     UnknownTask,
 )
 from qualab.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
@@ -70,8 +69,7 @@ ZERO_OR_ONE: Mapping[str, frozenset[str]] = {
 def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = lambda _item, _step: None) -> LmEvalTasks:
     """Load tasks and their data, without network where a data directory is given. `note` is told what is scored.
 
-    Raises InvalidValue, UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
-    TooManyTasks.
+    Raises InvalidValue, UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, ScoringUnavailable.
     """
     _check(options)
     _prepare_process()
@@ -343,7 +341,7 @@ class _Builder:
     def build(self) -> None:
         """Build every name of the options.
 
-        Raises UnknownTask and TooManyTasks (within a second or two), BrokenTask, ScoringUnavailable (a Python package
+        Raises UnknownTask and InvalidValue (within a second or two), BrokenTask, ScoringUnavailable (a Python package
         that a task needs), and as the sources.
         """
         names = self._catalog.expand(self._options.names)
@@ -458,7 +456,7 @@ class _Builder:
         most = self._options.most_tasks
         if most is not None and n_tasks > most:
             hint, fields = "Name fewer tasks, or groups that hold fewer", {"tasks": f"must be at most {most} tasks"}
-            raise TooManyTasks(f"These are more than {most} tasks", hint=hint, fields=fields)
+            raise InvalidValue(f"These are more than {most} tasks", hint=hint, fields=fields)
 
 
 def _is_pattern(name: str) -> bool:
@@ -528,8 +526,8 @@ def _missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:
     return ScoringUnavailable(f"Task {task} needs the Python package {exc.name}", hint="Install it and start again")
 
 
-def _no_items(task: str) -> EmptyDataset:
-    return EmptyDataset(f"Task {task} has no items", hint="Check its data set")
+def _no_items(task: str) -> BadDataFile:
+    return BadDataFile(f"Task {task} has no items", hint="Check its data set")
 
 
 class _LazyMetric:

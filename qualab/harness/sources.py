@@ -17,7 +17,7 @@ import huggingface_hub
 import orjson
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset, QualabError
+from qualab.errors import BadDataFile, DatasetUnavailable, QualabError
 from qualab.harness.catalog import Catalog, DatasetEntry
 from qualab.model.items import JsonObject
 from qualab.model.plan import commit_of
@@ -31,7 +31,7 @@ def read_table(path: Path, *, required: Sequence[str] = ()) -> dict[int, JsonObj
     """Read JSON objects, one a line, by the line's number from 1; blank lines are skipped.
 
     `required` are columns that every line must have (default: the first line's).
-    Raises DatasetUnavailable (the file cannot be opened), BadDataFile (file and line), EmptyDataset.
+    Raises DatasetUnavailable (the file cannot be opened), BadDataFile (file and line).
     """
     try:
         content = path.read_bytes().removeprefix(BOM)
@@ -59,7 +59,7 @@ def read_table(path: Path, *, required: Sequence[str] = ()) -> dict[int, JsonObj
         columns = columns or tuple(row)
         rows[number] = row
     if not rows:
-        raise EmptyDataset(f"{path} holds no items", hint=expected())
+        raise BadDataFile(f"{path} holds no items", hint=expected())
     return rows
 
 
@@ -134,7 +134,6 @@ def commit_on_hub(path: str, revision: str) -> str:
 
 LOCAL = "local"
 NEWEST = "main"
-"""The revision where nothing says otherwise."""
 
 PACKAGED = frozenset({"json", "csv", "parquet", "text", "arrow", "pandas", "xml", "webdataset"})
 """Builders of the datasets library, which read files that the task names itself."""
@@ -187,7 +186,7 @@ class Sources:
     ) -> Any:
         """Find the splits of a task's data set. `beside` is the folder of its YAML, `items_split` that of its items.
 
-        Raises DatasetUnavailable, BadDataFile, EmptyDataset; for local files only when a split is asked for.
+        Raises DatasetUnavailable, BadDataFile; for local files only when a split is asked for.
         """
         entry = self.catalog.datasets.get(path, DatasetEntry())
         if files := _named_files(path, options):

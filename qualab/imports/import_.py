@@ -40,8 +40,9 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.logged import Log
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan, check_names
+from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan
 from qualab.model.reason import Reason
+from qualab.run.prepare import check_rule_names
 from qualab.run.stored import with_rule
 
 if TYPE_CHECKING:
@@ -165,8 +166,7 @@ def _join_and_store(
         assumed += more
     findings = [*run_findings(baseline, candidate, joined), *assumed, *value_findings((baseline, candidate), plan)]
     settled = settle(findings, request.allowed)
-    check_names(plan.rule.margins, plan, what="margins")
-    check_names(plan.rule.score_bounds, plan, what="score_bounds")
+    check_rule_names(plan)
     names = [f"{f'{run.format} {run.harness_version}'.strip()}, {run.name}" for run in runs]
     imported = Imported(
         baseline=names[0],

@@ -12,7 +12,6 @@ import orjson
 from pydantic import TypeAdapter
 
 adapter: Any = cache(TypeAdapter)
-"""The validator of a type, made once."""
 
 
 def plain(value: Any) -> Any:

@@ -42,8 +42,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalOf:
-    """Confidence interval of a difference, in fractions."""
-
     low: float
     high: float
     confidence_level: float
@@ -112,8 +110,6 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """Result under one way of treating missing answers."""
-
     policy: MissingPolicy
     difference: float
     interval: IntervalOf | None
@@ -223,8 +219,6 @@ class ArmSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSummary:
-    """Both arms' answers to the same requests, before any scoring."""
-
     n_pairs: int
     same_text: int
     finish_reasons_differ: int
@@ -258,8 +252,6 @@ class ReasoningSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakSummary:
-    """Answers that leak in one way, over generations that both arms answered."""
-
     kind: LeakKind
     n_pairs: int
     n_baseline: int
@@ -270,8 +262,6 @@ class LeakSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextsCompared:
-    """Texts of two runs, answer by answer."""
-
     n_pairs: int
     same_text: int
     changed: int
@@ -340,8 +330,6 @@ class RepeatSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMissing:
-    """Items that an arm lacks with one status."""
-
     status: str
     baseline_only: int
     candidate_only: int
@@ -417,8 +405,6 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignOff:
-    """Acceptance of a verdict. Added, never changed."""
-
     comparison_id: str
     plan_hash: str
     analysis_hash: str

@@ -28,8 +28,6 @@ TELLS_IN_PART = frozenset({EngineKind.TENSORRT_LLM, EngineKind.TGI})
 
 
 class DraftSource(StrEnum):
-    """Source of an engine's counts of drafting."""
-
     COUNTERS = "counters"
     STATISTICS = "statistics"
     """Added up since the first look, from statistics that can be read once (TensorRT-LLM)."""
@@ -39,8 +37,6 @@ class DraftSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """Counts of drafting over a stretch of time."""
-
     drafts: int = 0
     draft_tokens: int | None = 0
     """None where the engine counts accepted tokens alone (TGI)."""
@@ -152,8 +148,6 @@ class Engine(EngineIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that a person should know, or that stops the comparison."""
-
     stops: bool
     what: Reason
     hint: str
@@ -164,6 +158,8 @@ class Preflight:
     engines: dict[ArmName, Engine]
     findings: tuple[Finding, ...]
     pins: tuple[PinFound, ...] = ()
+    tokens: dict[ArmName, str] = field(default_factory=dict)
+    """Hash of what an arm's tokenizer makes of a few prompts; without an arm that offers none."""
 
     @property
     def stopping(self) -> tuple[Finding, ...]:
@@ -171,8 +167,6 @@ class Preflight:
 
 
 class PairKind(StrEnum):
-    """Whose two answers to the same request are compared."""
-
     ARMS = "arms"
     NOISE = "noise"
 
@@ -184,16 +178,12 @@ class TokenizedBy(StrEnum):
 
 
 class TokensLack(StrEnum):
-    """Why texts were left without tokens."""
-
     FAILED = "failed"
     TIME = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokens:
-    """One task's pairs of texts that differ."""
-
     task: str
     pairs: PairKind
     n_differ: int
@@ -219,8 +209,6 @@ class TaskTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokenSummary:
-    """All tasks' texts together, and each generating task's in the plan's order."""
-
     by: TokenizedBy
     lack: TokensLack | None
     baseline: TokensCompared | None
@@ -280,8 +268,6 @@ class PinsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokensSeen:
-    """First differing tokens of generated texts, found after a run."""
-
     kind: ClassVar[ObservationKind] = ObservationKind.FIRST_TOKENS
     seen_at: datetime
     by: TokenizedBy
@@ -357,8 +343,6 @@ class TaskDrafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBin:
-    """Drafting in answers to prompts of one range of lengths."""
-
     from_tokens: int
     to_tokens: int
     n_answers: int

@@ -33,8 +33,6 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request of an item, ready to send but for its seed."""
-
     choice: int
     api: Api
     payload: JsonObject
@@ -63,8 +61,6 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """Drafting in one request, where the engine reports it."""
-
     draft_tokens: int | None
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
@@ -156,8 +152,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFilter:
-    """Conditions that must all hold; None sets none."""
-
     task: str | None = None
     flipped: bool | None = None
     change: Change | None = None
@@ -184,17 +178,9 @@ DEFAULT_MAX_TOKENS = 256
 MAX_CHAT_STOPS = 4
 """Stop strings that a chat server must accept; lm-eval sends the first four as well."""
 
-RESERVED = {
-    "seed": "Set the seed with --seed",
-    "n": "Ask for several answers with --repeats",
-    "best_of": "Ask for several answers with --repeats",
-    "stream": "Answers are read whole: leave it out",
-    "echo": "The prompt would become part of the answer: leave it out",
-    "model": "Name the model with --model",
-    "prompt": "The prompt comes from the task: leave it out",
-    "messages": "The messages come from the task: leave it out",
-}
-"""Generation settings that would change what is asked or how it is read, and what to do instead."""
+RESERVED = frozenset({"seed", "n", "best_of", "stream", "echo", "model", "prompt", "messages"})
+"""Generation settings that would change what is asked or how it is read."""
+BY_OPTION = "Set the seed with --seed, the model with --model, the number of answers with --repeats; leave the rest out"
 
 LM_EVAL_SETTINGS = frozenset({"until", "max_gen_toks", "max_new_tokens", "do_sample"})
 SENT_SETTINGS = frozenset({"max_tokens", "temperature", "stop"})
@@ -302,7 +288,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name in RESERVED:
             what = f"Generation setting {name!r} cannot be set in gen_kwargs"
-            raise _refused_setting(name, what, RESERVED[name])
+            raise _refused_setting(name, what, BY_OPTION)
         if isinstance(value, float) and not math.isfinite(value):
             what = f"Generation setting {name!r} is {value}"
             raise _refused_setting(name, what, "JSON has finite numbers only")

@@ -99,8 +99,6 @@ class LoggedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """One run, open to be read."""
-
     run: LoggedRun
     rows: Callable[[], Iterator[LoggedRow]]
     """Every row in the order of the files: the same each time. Raises BadLog with file and line."""

@@ -73,8 +73,6 @@ class PinFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinning:
-    """Whether a comparison can be repeated with the same servers."""
-
     is_pinned: bool
     unpinned: tuple[Reason, ...]
     found: tuple[PinFound, ...]
@@ -164,8 +162,6 @@ class TaskJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Source of an imported comparison, and the findings."""
-
     baseline: str
     """Format and run, as "lm-eval 0.4.13, results_2026-01-02T03-04-05.json"."""
     candidate: str
@@ -184,8 +180,6 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
-    """A metric of a task, or of a group of tasks."""
-
     task: str
     name: str
     filter: str
@@ -303,8 +297,6 @@ class DecisionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRule(DecisionRule):
-    """The plan's rule for one metric."""
-
     higher_is_better: bool = True
 
     @property

@@ -1,20 +1,18 @@
-"""Values passed between rooms, and Protocols where two things stand behind a seam."""
+"""Values passed between rooms; Protocols and base classes where two things stand behind a seam."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from qualab.model.comparison import Comparison, Look
-from qualab.model.engine import Counters, Engine, Observation
-from qualab.model.items import Answer, Item, Reply, Request, Score
-from qualab.model.names import Api, ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import RequestPolicy
-from qualab.model.report import Report
+from qualab.model.engine import Observation
+from qualab.model.items import Answer, Item, Reply, Score
+from qualab.model.names import ArmName, ComparisonStatus, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,44 +47,6 @@ class ScoredTasks(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointInfo:
-    url: str
-    tokenizes: bool
-
-
-class Endpoint(Protocol):
-    @property
-    def url(self) -> str: ...
-
-    async def inspect(self, *, model: str) -> EndpointInfo:
-        """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
-
-    async def engine(self, *, model: str) -> Engine:
-        """Configuration and counters, empty where closed. Raises EndpointUnreachable, also where it is too busy."""
-
-    async def counters(self) -> Counters | None:
-        """None where they are closed."""
-
-    async def settings(self, api: Api) -> frozenset[str] | None:
-        """Names that a request may have, as the server tells; None where it does not."""
-
-    async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
-        """Send one request, again where that may help. Never raises for what the server does.
-
-        `on_wait` is told each pause, in seconds, that the server asks for.
-        """
-
-    async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
-        """Token ids by the server's own tokenizer, without special tokens. Raises EndpointMisconfigured."""
-
-
-class OpenEndpoint(Protocol):
-    def __call__(
-        self, url: str, *, policy: RequestPolicy, key: str | None
-    ) -> AbstractAsyncContextManager[Endpoint]: ...
-
-
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
@@ -115,17 +75,19 @@ class Stored(Protocol):
     def observations(self, comparison_id: str) -> Sequence[Observation]: ...
 
 
-Renderer = Callable[[Report], bytes]
-"""Draws a report: the same report gives the same bytes."""
+class Clock:
+    """Wall time in aware UTC, and the monotonic clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
 
 
-class Clock(Protocol):
-    def now(self) -> datetime: ...
+class Progress:
+    """Progress of a run, which nobody watches here."""
 
-    def monotonic_s(self) -> float: ...
-
-
-class Progress(Protocol):
     def started(
         self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]
     ) -> None: ...

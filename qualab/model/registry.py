@@ -64,13 +64,10 @@ class AuditEntry:
 
 
 STALE_AFTER_S = 30.0
-"""A runner without a heartbeat for longer is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How often a runner sends a heartbeat, and the silence after which it is given up."""
-
     every_s: float = 5.0
     stale_after_s: float = STALE_AFTER_S
 
@@ -148,8 +145,6 @@ VERDICTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """One page, and the cursor of the next one."""
-
     entries: tuple[T, ...]
     next_cursor: str | None
 

@@ -36,8 +36,6 @@ TONES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One value of a table."""
-
     text: str
     value: float | None = None
     """The number that the text shows, a fraction where that shows percent; None where it shows none, or several."""
@@ -106,8 +104,6 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Names with what they stand for."""
-
     facts: tuple[Fact, ...]
     kind: Literal["facts"] = "facts"
 
@@ -138,7 +134,6 @@ class Forest:
     right: str
     band: str
     description: str
-    """For screen readers."""
     kind: Literal["forest"] = "forest"
 
 
@@ -152,8 +147,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Shares by a small number, as rounds by accepted tokens."""
-
     title: str
     bars: tuple[Bar, ...]
     axis: str
@@ -166,8 +159,6 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Power by number of items, with one place marked."""
-
     points: tuple[tuple[float, float], ...]
     here: tuple[float, float]
     target: float
@@ -190,8 +181,6 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """Both arms' answers to an item, around their first difference."""
-
     title: str
     facts: tuple[Fact, ...]
     shared: str
@@ -237,8 +226,6 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
-    """A finished comparison, as a gate shows it."""
-
     id: str
     label: str
     model: str

@@ -52,24 +52,9 @@ def pvalue(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score(value: float) -> str:
-    """A metric's value, as lm-eval prints it."""
-    return f"{value:.4f}"
-
-
 def count(number: int) -> str:
     """A whole number, in groups of three digits."""
     return f"{number:,}"
-
-
-def tokens(length: float) -> str:
-    """A mean number of tokens."""
-    return f"{length:.2f}"
-
-
-def seconds(duration_s: float) -> str:
-    """A latency."""
-    return f"{duration_s:.2f} s"
 
 
 def valid_text(text: str) -> str:

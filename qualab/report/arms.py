@@ -20,7 +20,7 @@ from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason
 from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
-from qualab.model.wording import count, share, tokens
+from qualab.model.wording import count, share
 from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
 from qualab.report.words import Words
@@ -350,7 +350,7 @@ def _drafting(task: TaskDrafting) -> Cells:
         "p10": (task.p10_length, "tokens"),
         "zero": (task.zero_share, "share"),
         "an answer": (task.request_mean_length, "tokens"),
-        "thirds": None if first is None or last is None else f"{tokens(first)} → {tokens(last)}",
+        "thirds": None if first is None or last is None else f"{first:.2f} → {last:.2f}",
         "cost": (task.round_cost, "tokens"),
         "break even": (task.break_even_margin, "over"),
     }

@@ -11,7 +11,7 @@ from unicodedata import combining
 
 import uharfbuzz as hb
 
-from qualab.errors import RenderError
+from qualab.errors import InfrastructureError
 
 PACKAGES = ("manimgx_fonts_cjk", "manimgx_fonts")
 FAMILIES = ("Noto Sans", "Noto Sans CJK KR", "Noto Sans Symbols", "Noto Emoji")
@@ -25,10 +25,10 @@ UNUSED = ("BASE", "GPOS", "GSUB", "STAT", "VORG", "VVAR", "vhea", "vmtx")
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Return where the packages keep their fonts. Raises RenderError where one is not installed."""
+    """Return where the packages keep their fonts. Raises InfrastructureError where one is not installed."""
     specs = {package: find_spec(package) for package in PACKAGES}
     if missing := [package for package, spec in specs.items() if spec is None]:
-        raise RenderError(f"The fonts of {', '.join(missing)} are missing", hint="Reinstall qualab")
+        raise InfrastructureError(f"The fonts of {', '.join(missing)} are missing", hint="Reinstall qualab")
     return tuple(Path(spec.origin).parent for spec in specs.values() if spec and spec.origin)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.errors import InvalidValue
 from qualab.model.names import Language
 from qualab.model.report import Block, Report, Section
 from qualab.report import arms, scores, verdict
 from qualab.report.flips import find_flips, flips_blocks
 from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
-from qualab.run.prune import resume_hint
-from qualab.run.sign import newest_seal
+from qualab.run.sign import analysed, newest_seal
 
 if TYPE_CHECKING:
     from qualab.store import Store
@@ -40,15 +38,9 @@ LABELS = ("of", "contents", "shared", "nothing")
 def report_model(store: Store, comparison_id: str, language: Language, *, plan_hash: str | None = None) -> Report:
     """Report on a comparison under its own plan, or under another one that it was analysed under.
 
-    Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
+    Raises ComparisonNotFound, and WrongState where nothing is analysed yet.
     """
-    comparison = store.get(comparison_id)
-    analysis = store.analysis(comparison.id, plan_hash=plan_hash)
-    if analysis is None:
-        raise InvalidValue(
-            f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
-            hint=resume_hint(comparison.id),
-        )
+    comparison, analysis = analysed(store, comparison_id, plan_hash=plan_hash)
     is_own = analysis.plan_hash == comparison.plan_hash
     judged = comparison if is_own else under_its_plan(comparison, analysis)
     source = Source(

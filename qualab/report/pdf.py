@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import typst
 
-from qualab.errors import RenderError
+from qualab.errors import InfrastructureError
 from qualab.model.canonical import plain
 from qualab.model.report import Forest, Histogram, Report, Table
 from qualab.report.charts import draw
@@ -30,7 +30,7 @@ _BREAK = "\u200b"
 
 
 def render_pdf(report: Report) -> bytes:
-    """Set the report on A4. Raises RenderError."""
+    """Set the report on A4. Raises InfrastructureError."""
     content = plain(report)
     for section, own in zip(report.sections, content["sections"], strict=True):
         for block, values in zip(section.blocks, own["blocks"], strict=True):
@@ -48,7 +48,7 @@ def render_pdf(report: Report) -> bytes:
                 content, report, partial(shown, is_plain=True)
             )  # a cluster of characters that no font has together
     except typst.TypstError as error:
-        raise RenderError(f"The PDF could not be made: {error.message}") from error
+        raise InfrastructureError(f"The PDF could not be made: {error.message}") from error
 
 
 def _set(content: Any, report: Report, clean: Callable[[str], str]) -> bytes:

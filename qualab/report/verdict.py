@@ -74,7 +74,7 @@ def verdict_blocks(source: Source, words: Words) -> Iterator[Block]:
 
 def signoff_line(source: Source, words: Words) -> Paragraph:
     """Tell whether the result can be signed off, and what keeps it from that."""
-    obstacles = signoff_obstacles(source.analysis, source.comparison)
+    obstacles = tuple(signoff_obstacles(source.analysis, source.comparison))
     return Paragraph(text=words("sign-off no" if obstacles else "sign-off possible", obstacles=obstacles))
 
 

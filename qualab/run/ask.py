@@ -25,13 +25,13 @@ from qualab.model.engine import Counters, Segment
 from qualab.model.items import Answer, Item, Reply, Request, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
-from qualab.model.ports import Endpoint
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 
 if TYPE_CHECKING:
+    from qualab.endpoints.client import HttpEndpoint
     from qualab.store import Store
 
 T = TypeVar("T")
@@ -46,8 +46,6 @@ LEAD_PER_SLOT = 2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request of one arm."""
-
     position: int
     choice: int
     repeat: int
@@ -58,12 +56,9 @@ class Job:
 
 @dataclass(slots=True, kw_only=True)
 class Arm:
-    """One arm during a run, and how it does."""
-
     name: ArmName
-    endpoint: Endpoint
+    endpoint: HttpEndpoint
     total: int
-    """Requests in the plan."""
     concurrency: int = 1
     run: int = 0
     """A run of the noise floor, or 0."""
@@ -125,13 +120,13 @@ async def ask_noise(run: Run) -> None:
     end = looked_to(store.looks(run.id)) if run.plan.looks else len(run.items)
     items = list(generations(run.items[:end]))
     total = n_requests(items, run.plan.sampling)
-    policy, key = replace(run.plan.policy, concurrency=floor.concurrency), run.keys.get(ArmName.BASELINE)
+    policy, key = replace(run.plan.policy, concurrency=floor.concurrency), run.services.keys.get(ArmName.BASELINE)
     async with run.services.open_endpoint(run.endpoints[ArmName.BASELINE].url, policy=policy, key=key) as endpoint:
         for number in range(1, floor.runs + 1):
             done = store.answered(run.id, run=number)
             if len(done) >= total:
                 continue
-            run.progress.phase(
+            run.services.progress.phase(
                 f"Noise floor, run {number} of {floor.runs}: "
                 f"{total:,} requests to the baseline at concurrency {floor.concurrency}"
             )
@@ -185,8 +180,10 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
                         asking.create_task(_work(arm, recorder, run))
             beating.cancel()
     except BaseExceptionGroup as errors:
-        leaves = list(_leaves(errors))
-        raise next((error for error in leaves if isinstance(error, QualabError)), leaves[0]) from errors
+        error: BaseException = errors.subgroup(QualabError) or errors
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from errors
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
@@ -195,7 +192,7 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
-    policy, on_wait = run.plan.policy, partial(run.progress.waiting, arm.name)
+    policy, on_wait = run.plan.policy, partial(run.services.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
         reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)
         await recorder.add(
@@ -210,17 +207,9 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
             )
         )
         arm.count(reply)
-        run.progress.answered(arm.name, reply)
+        run.services.progress.answered(arm.name, reply)
         arm.check(policy)
         arm.queue.task_done()
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 async def _beat(run: Run) -> None:
@@ -366,14 +355,6 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
     return [(end, partial(ended, task, part)) for task, part, end in _stretches(run.items, stages=ends)]
 
 
-LOOK_SAYS = {
-    LookDecision.CONTINUE: "goes on",
-    LookDecision.PROVEN: "every primary metric is proven",
-    LookDecision.IMPROVEMENT: "every primary metric is settled, and one improved",
-    LookDecision.HARM: "a primary metric is plainly worse",
-}
-
-
 def look_pauses(run: Run) -> list[Pause]:
     """Plan a pause for each look. One that is stored is never taken again: a resumed run obeys it."""
     looks, services = run.plan.looks, run.services
@@ -407,9 +388,8 @@ def look_pauses(run: Run) -> list[Pause]:
             new = await in_thread(services, partial(look, number))
             services.store.add_look(run.id, new, now=services.clock.now())
             taken.append(new)
-            run.progress.phase(
-                f"Look {number} of {looks.n_looks} after {new.n_items:,} of {len(run.items):,} items: "
-                f"{LOOK_SAYS[new.decision]}"
+            run.services.progress.phase(
+                f"Look {number} of {looks.n_looks} after {new.n_items:,} of {len(run.items):,} items: {new.decision}"
             )
         return taken[number - 1].decision is LookDecision.CONTINUE
 

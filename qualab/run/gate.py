@@ -15,7 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 from qualab.errors import (
     ComparisonNotFound,
     EndpointMisconfigured,
-    GateTimedOut,
     InfrastructureError,
     QualabError,
     RunStopped,
@@ -25,7 +24,7 @@ from qualab.errors import (
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
-from qualab.model.registry import ComparisonSummary, not_found
+from qualab.model.registry import ComparisonSummary, Page, not_found
 from qualab.model.report import GateResult
 from qualab.report.words import ENGLISH
 from qualab.run.prune import runner_of
@@ -38,8 +37,6 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
-NO_ANSWER = "The server's answer is none of a qualab service"
-NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +48,9 @@ class StoredVerdicts:
 
     async def latest(self, label: str) -> str:
         """Find the newest comparison with a label. Raises ComparisonNotFound."""
-        entries = self.store.page(ComparisonFilter(label=label, limit=1)).entries
-        if not entries:
-            raise _nothing_labelled(label)
-        return entries[0].id
+        return _newest(self.store.page(ComparisonFilter(label=label, limit=1)), label)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
         summary = self.store.summary(comparison_id)
@@ -67,7 +60,6 @@ class StoredVerdicts:
         return summary
 
     async def metrics(self, comparison_id: str) -> Analysis:
-        """Raises ComparisonNotFound."""
         if analysis := self.store.analysis(comparison_id):
             return analysis
         raise not_found(comparison_id)
@@ -75,26 +67,17 @@ class StoredVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class ServedVerdicts:
-    """A server of `qualab serve`."""
-
     remote: Service
 
     async def latest(self, label: str) -> str:
         """Find the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
-        match page:
-            case {"entries": []}:
-                raise _nothing_labelled(label)
-            case {"entries": [{"id": str(newest)}, *_]}:
-                return newest
-        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
+        return _newest(_read(Page[ComparisonSummary], page), label)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
         return _read(ComparisonSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
     async def metrics(self, comparison_id: str) -> Analysis:
-        """Raises ComparisonNotFound."""
         return _read(Analysis, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 
@@ -102,7 +85,16 @@ def _read(kind: type[T], content: Mapping[str, object]) -> T:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
-        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE) from exc
+        message = "The server's answer is none of a qualab service"
+        raise EndpointMisconfigured(
+            message, hint="Name a server of `qualab serve`, of this version or a newer one"
+        ) from exc
+
+
+def _newest(page: Page[ComparisonSummary], label: str) -> str:
+    if not page.entries:
+        raise ComparisonNotFound(f"There is no comparison labelled '{label}'", hint="Labels are listed by: qualab list")
+    return page.entries[0].id
 
 
 Source = StoredVerdicts | ServedVerdicts
@@ -111,8 +103,8 @@ Source = StoredVerdicts | ServedVerdicts
 async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: float, say: Say) -> GateResult:
     """Wait for the verdict. `say` is told the comparison's status each time that it changes.
 
-    Raises GateTimedOut; ComparisonNotFound; what kept the comparison from running, or RunStopped where it ended without
-    a verdict.
+    Raises InfrastructureError after `timeout_s`; ComparisonNotFound; what kept the comparison from running, or
+    RunStopped where it ended without a verdict.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -121,9 +113,10 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
                 raise _unfinished(state)
             metrics = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
-        raise GateTimedOut(
+        raise InfrastructureError(
             f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
             hint="Give it longer with --timeout; the comparison itself goes on",
+            code="gate-timed-out",
         ) from exc
     names = ("plan_hash", "verdict", "reasons", "caveats", "metrics")
     shared = {name: getattr(metrics, name) for name in names}
@@ -161,14 +154,10 @@ async def _patiently(
 
 def _unfinished(state: ComparisonSummary) -> QualabError:
     if state.error:
-        message, hint = state.error.get("message", ""), state.error.get("hint", "")
-        kind = error_class(state.error.get("code", ""), RunStopped)
-        return kind(f"Comparison {state.id} did not run: {message}", hint=hint)
+        code, message, hint = (state.error.get(name, "") for name in ("code", "message", "hint"))
+        kind = error_class(code, RunStopped)
+        return kind(f"Comparison {state.id} did not run: {message}", hint=hint, code=code)
     why = f": {ENGLISH.reason(state.stop_reason)}" if state.stop_reason else ""
     return RunStopped(
         f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"
     )
-
-
-def _nothing_labelled(label: str) -> ComparisonNotFound:
-    return ComparisonNotFound(f"There is no comparison labelled '{label}'", hint="Labels are listed by: qualab list")

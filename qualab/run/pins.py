@@ -28,7 +28,6 @@ from qualab.model.reason import Reason
 Say = Callable[[str], None]
 TIMEOUT_S = 20.0
 MOST_SHOWN = 200
-"""Characters of a command's error."""
 ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
@@ -128,35 +127,32 @@ def _ways_to_pin(pins: Pins, seen: Sequence[PinFound]) -> Iterator[str]:
 
 async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIMEOUT_S) -> Any:
     """Read a command's JSON. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
-    name, unread = command[0], f"{about} cannot be looked into"
-    by_hand = f"Try it by hand: {' '.join(command)}"
+    name = command[0]
+
+    def unreadable(why: str, hint: str = f"Try it by hand: {' '.join(command)}") -> PinUnreadable:
+        return PinUnreadable(f"{about} cannot be looked into: {name} {why}", hint=hint)
+
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     except OSError as exc:
-        raise PinUnreadable(
-            f"{unread}: {name} cannot be started ({exc.strerror})",
-            hint=f"Install {name}, or leave the name out: the image is then recorded as declared",
-        ) from exc
+        hint = f"Install {name}, or leave the name out: the image is then recorded as declared"
+        raise unreadable(f"cannot be started ({exc.strerror})", hint) from exc
     try:
         async with asyncio.timeout(timeout_s):
             out, err = await process.communicate()
     except TimeoutError as exc:
-        raise PinUnreadable(
-            f"{unread}: {name} has not answered for {timeout_s:g} s",
-            hint="Check that its server can be reached from here",
-        ) from exc
+        raise unreadable(f"has not answered for {timeout_s:g} s") from exc
     finally:  # it never outlives this
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
         lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-        reason = lines[-1][:MOST_SHOWN] if lines else f"exit code {process.returncode}"
-        raise PinUnreadable(f"{unread}: {name} says: {reason}", hint=by_hand)
+        raise unreadable(f"says: {lines[-1][:MOST_SHOWN] if lines else f'exit code {process.returncode}'}")
     try:
         return orjson.loads(out)
     except orjson.JSONDecodeError as exc:
-        raise PinUnreadable(f"{unread}: {name} printed no JSON", hint=by_hand) from exc
+        raise unreadable("printed no JSON") from exc
 
 
 def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
 from qualab.model.canonical import canonical_json, encode_body, sha256
-from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding
+from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding, Preflight
 from qualab.model.items import (
     ENGINE_SETTINGS,
     OPENAI_SETTINGS,
@@ -24,14 +25,15 @@ from qualab.model.items import (
     sent_name,
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
-from qualab.model.plan import DecisionRule, PinFound, Plan, RequestPolicy, SamplingPlan
-from qualab.model.ports import Endpoint, EndpointInfo
+from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.prepare import PairServices
 
-Keys = Mapping[ArmName, str | None]
-Endpoints = Mapping[ArmName, Endpoint]
+if TYPE_CHECKING:
+    from qualab.endpoints.client import HttpEndpoint
+
+Endpoints = Mapping[ArmName, "HttpEndpoint"]
 Replies = Mapping[ArmName, Reply]
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
@@ -74,7 +76,7 @@ ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
 
 @asynccontextmanager
 async def open_arms(
-    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
+    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy
 ) -> AsyncIterator[Endpoints]:
     """Open both arms, or the one that is served. Raises InvalidValue when two URLs are one server."""
     if len(urls) > 1 and services.is_same_server(urls[BASELINE], urls[CANDIDATE]):
@@ -84,22 +86,23 @@ async def open_arms(
         )
     async with AsyncExitStack() as stack:
         yield {
-            arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=keys.get(arm)))
+            arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=services.keys.get(arm)))
             for arm, url in urls.items()
         }
 
 
-async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
-    """Ask each arm about itself. Raises the first arm's error, naming the arm."""
+async def inspect_arms(endpoints: Endpoints, *, model: str, say: Callable[[str], None]) -> dict[ArmName, bool]:
+    """Check that each arm serves the model; tell whether it tokenizes. Raises the first error, naming the arm."""
+    say("Checking both endpoints" if len(endpoints) > 1 else f"Checking the {next(iter(endpoints))}")
+
     inspections = (endpoint.inspect(model=model) for endpoint in endpoints.values())
-    infos: dict[ArmName, EndpointInfo] = {}
-    for arm, info in zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True):
-        if isinstance(info, QualabError):
-            raise type(info)(f"{arm.value.capitalize()}: {info.message}", hint=info.hint) from info
-        if isinstance(info, BaseException):
-            raise info
-        infos[arm] = info
-    return infos
+    answers = dict(zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True))
+    for arm, answer in answers.items():
+        if isinstance(answer, QualabError):
+            answer.message = f"{arm.value.capitalize()}: {answer.message}"
+        if isinstance(answer, BaseException):
+            raise answer
+    return {arm: answer is True for arm, answer in answers.items()}
 
 
 async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
@@ -115,26 +118,14 @@ class Before:
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
     fingerprints: Mapping[ArmName, set[str]] = field(default_factory=dict)
-    """Those of the stored answers."""
     baseline: Mapping[int, Reply] = field(default_factory=dict)
     """The baseline's answers to the items that are tried, where its turn is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Facts and findings of the arms that are served; pins are added last."""
-
-    engines: dict[ArmName, Engine]
-    tokens: dict[ArmName, str]
-    """Of each arm the hash of what its tokenizer makes of a few prompts; without an arm that offers none."""
-    findings: tuple[Finding, ...]
-    pins: tuple[PinFound, ...] = ()
-
-
 async def check_arms(
-    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
-) -> Checked:
-    """Check both arms, or the one that is served, before the next item.
+    endpoints: Endpoints, plan: Plan, items: Sequence[Item], tokenize: Mapping[ArmName, bool], before: Before
+) -> Preflight:
+    """Check both arms, or the one that is served, before the next item; pins are added last.
 
     An arm that is not served is what it was `before`. Raises EndpointMisconfigured, EndpointUnreachable.
     """
@@ -142,7 +133,7 @@ async def check_arms(
     is_new = not before.engines.keys() >= endpoints.keys()
     now = dict(zip(arms, await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in arms)), strict=True))
     engines = {**before.engines, **now}
-    telling, texts = [arm for arm in arms if is_new and infos[arm].tokenizes], samples(items)
+    telling, texts = [arm for arm in arms if is_new and tokenize[arm]], samples(items)
     ids = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
     tokens = {arm: sha256(canonical_json(own)) for arm, own in zip(telling, ids, strict=True)}
     known = [arm for arm in arms if arm in before.engines]
@@ -160,7 +151,7 @@ async def check_arms(
         findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
     else:
         findings.append(_finding("preflight.nothing-generates"))
-    return Checked(engines=now, tokens=tokens, findings=tuple(findings))
+    return Preflight(engines=now, tokens=tokens, findings=tuple(findings))
 
 
 def stop_at(findings: Iterable[Finding]) -> None:
@@ -327,8 +318,6 @@ async def setting_findings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One arm's generation, with its engine's counters around it."""
-
     before: Counters | None
     after: Counters | None
     reply: Reply
@@ -342,11 +331,6 @@ class Probe:
             told = drafted.accepted_tokens if drafted.draft_tokens is None else drafted.draft_tokens
         counted = self.after.drafting_since(self.before) if self.before and self.after else None
         return counted.least_drafted if counted and counted.is_possible and not told else told
-
-    @property
-    def has_no_drafter(self) -> bool:
-        """True where the engine counts, but counts no drafts."""
-        return self.after is not None and self.after.tells_drafting and self.after.drafting is None
 
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
@@ -398,7 +382,7 @@ def _drafter_findings(
         yield _finding("preflight.nothing-drafted", DRAFTER_ON)
     elif candidate.draft_tokens is not None:
         return
-    elif candidate.has_no_drafter:
+    elif candidate.after is not None and candidate.after.tells_drafting and candidate.after.drafting is None:
         yield _finding("preflight.no-drafter", DRAFTER_ON)
     elif candidate.after is not None and engine.drafter:
         yield _finding("preflight.drafter-not-shown", drafter=engine.drafter)

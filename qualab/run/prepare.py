@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -29,12 +30,13 @@ from qualab.model.plan import (
     check_names,
     commit_of,
 )
-from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, TaskOptions, Tokenize
+from qualab.model.ports import Clock, Progress, TaskOptions, Tokenize
 from qualab.model.registry import Heartbeat
 from qualab.run.pins import LocalPins
 from qualab.settings import Settings
 
 if TYPE_CHECKING:
+    from qualab.endpoints.client import HttpEndpoint
     from qualab.store import Store
 
 
@@ -43,17 +45,17 @@ class PairServices:
     """Services of planning and preflight: nothing is stored."""
 
     harness: Harness
-    open_endpoint: OpenEndpoint
+    open_endpoint: Callable[..., AbstractAsyncContextManager[HttpEndpoint]]
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
     pins: LocalPins = field(default_factory=LocalPins)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    progress: Progress = field(default_factory=Progress)
+    keys: Mapping[ArmName, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services(PairServices):
-    """Services of a run."""
-
     store: Store
     clock: Clock
     runner: str
@@ -69,10 +71,8 @@ class Run:
     tasks: LoadedTasks
     items: Sequence[Item]
     """In order of position."""
-    endpoints: Mapping[ArmName, Endpoint]
+    endpoints: Mapping[ArmName, HttpEndpoint]
     """Both arms', or that of the one whose turn it is."""
-    keys: Mapping[ArmName, str | None]
-    progress: Progress
 
     @property
     def plan(self) -> Plan:
@@ -187,13 +187,10 @@ AGAIN = "A changed plan is a new plan: run `qualab plan` again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenPlan:
-    """A plan with its hash, and the settings that it was made from."""
-
     plan: Plan
     plan_hash: str
     frozen_at: datetime
     settings: dict[str, Any]
-    """As in an experiment file."""
 
 
 def to_document(frozen: FrozenPlan, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +273,7 @@ TOKENIZE_CHUNK = 2_000
 
 
 async def token_ids(
-    texts: Iterable[str], *, endpoint: Endpoint, model: str, named: Tokenize | None
+    texts: Iterable[str], *, endpoint: HttpEndpoint, model: str, named: Tokenize | None
 ) -> dict[str, list[int]]:
     """Tokenize each distinct text with a named tokenizer, or the server's own."""
     distinct = list(dict.fromkeys(texts))
@@ -315,7 +312,7 @@ def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
 
 
 async def with_requests(
-    items: Sequence[Item], *, sampling: SamplingPlan, endpoint: Endpoint, named: Tokenize | None
+    items: Sequence[Item], *, sampling: SamplingPlan, endpoint: HttpEndpoint, named: Tokenize | None
 ) -> list[Item]:
     """Add their bodies to the items."""
     scored = [prompt for item in items if item.kind is RequestKind.LOGLIKELIHOOD for prompt in item.prompts]

@@ -67,8 +67,6 @@ KEPT: Mapping[type[QualabError], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """An old comparison that was deleted, or kept."""
-
     summary: ComparisonSummary
     kept: str
     """Why it stays; empty where it is (or would be) deleted."""

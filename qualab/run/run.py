@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -21,12 +21,11 @@ from qualab.model.engine import EngineSeen, PinsSeen, Preflight, engines_seen, p
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import Plan
-from qualab.model.ports import Progress
 from qualab.model.reason import Reason
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
-from qualab.run.preflight import BASELINE, CANDIDATE, Checked, Endpoints, Keys
+from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
@@ -40,84 +39,82 @@ async def start(
     services: Services,
     settings: Settings,
     *,
-    keys: Keys,
-    progress: Progress,
+    arms: Iterable[ArmName] = ArmName,
     frozen: Plan | None = None,
     comparison_id: str = "",
     asked_at: datetime | None = None,
-) -> Analysis:
-    """Run a new comparison to its verdict; `asked_at` says when it was asked for, if not now.
+) -> Analysis | None:
+    """Run a new comparison to its verdict, or to the end of the baseline's turn, which has none.
 
-    Raises InvalidValue, PairDiffers, PlanChanged where it would not be the `frozen` plan, RunStopped, and what the
-    endpoints and the store raise.
+    `asked_at` says when it was asked for, if not now. Raises InvalidValue, PairDiffers, PlanChanged where it would not
+    be the `frozen` plan, RunStopped, and what the endpoints and the store raise.
     """
-    if settings.sequential:
-        raise takes_turns()
     check_given(settings)
-    async with _begun(
-        *(services, settings, ArmName),
-        keys=keys,
-        progress=progress,
-        frozen=frozen,
-        id_=comparison_id,
-        asked_at=asked_at,
-    ) as run:
-        return await _to_the_end(run)
+    urls = _served(services, settings.baseline, settings.candidate, arms, is_sequential=settings.sequential)
+    async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
+        tasks, plan, items, checked = await _prepared(services, settings, endpoints, frozen)
+        preflight.stop_at(checked.findings)
+        now = asked_at or services.clock.now()
+        comparison = Comparison(
+            id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            plan=plan,
+            plan_hash=plan_hash(plan),
+            status=ComparisonStatus.PLANNED,
+            label=settings.label,
+            created_at=now,
+            baseline_url=settings.baseline,
+            candidate_url=settings.candidate,
+            local=prepare.local_of(settings),
+        )
+        services.store.create(comparison, items)
+        run = Run(services, comparison, tasks, items, endpoints)
+        with way_on(run.id), claimed(services, run.id):
+            _record(run, checked)
+            return await _to_the_end(run)
 
 
-async def look_before(
-    services: PairServices, settings: Settings, *, keys: Keys, progress: Progress, frozen: Plan | None = None
-) -> Preflight:
+async def look_before(services: PairServices, settings: Settings, *, frozen: Plan | None = None) -> Preflight:
     """Check everything that `start` would before its first item, and store nothing. Raises as `start`."""
     check_given(settings)
-    async with preflight.open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
-        _, _, _, checked = await _prepared(services, settings, endpoints, progress, frozen)
+    urls = {BASELINE: settings.baseline, CANDIDATE: settings.candidate}
+    async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
+        _, _, _, checked = await _prepared(services, settings, endpoints, frozen)
         findings = sorted(checked.findings, key=lambda finding: not finding.stops)
-        return Preflight(engines=checked.engines, findings=tuple(findings), pins=checked.pins)
+        return replace(checked, findings=tuple(findings))
 
 
 async def resume(
     services: Services,
     comparison_id: str,
     *,
-    keys: Keys,
-    progress: Progress,
+    arms: Iterable[ArmName] = ArmName,
     local: Mapping[str, str] | None = None,
     retry_failed: bool = False,
-) -> Analysis:
-    """Go on with a stored comparison. `local` overrides where this machine finds things.
+) -> Analysis | None:
+    """Go on with a stored comparison, or take one arm's turn. `local` overrides where this machine finds things.
 
-    Raises ComparisonBusy, and as `start`.
+    Raises ComparisonBusy, and as `start`; a candidate that cannot be compared in its turn leaves the comparison
+    stopped, to be resumed.
     """
-    async with _reopened(services, comparison_id, ArmName, keys=keys, progress=progress, local=local) as run:
-        if retry_failed:
-            services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
-        return await _to_the_end(run)
-
-
-def takes_turns() -> UsageError:
-    """For a sequential comparison on two servers that are simply there."""
-    return UsageError(
-        "Arm by arm, one server has to be stopped and the other started in the middle of the comparison",
-        hint="Give --managed PAIR, whose servers this command starts and stops itself",
-    )
-
-
-# the arms take turns on one device
-
-
-async def begin(
-    services: Services, settings: Settings, *, keys: Keys, progress: Progress, frozen: Plan | None = None
-) -> str:
-    """Run a new comparison's first turn, the baseline's with its noise floor; returns its id. Raises as `start`."""
-    async with _begun(services, settings, [BASELINE], keys=keys, progress=progress, frozen=frozen) as run:
-        await _ask_arms(run)
-        _set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
-        return run.id
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
+    plan = prepare.refuse_imported(comparison, "resumed").plan
+    both = comparison.baseline_url, comparison.candidate_url
+    urls = _served(services, *both, arms, is_sequential=plan.sequential)
+    here = {**comparison.local, **(local or {})}
+    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here))
+    items = list(services.store.items(comparison.id))
+    async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
+        run = Run(services, comparison, tasks, items, endpoints)
+        with way_on(run.id), claimed(services, run.id):
+            with kept_alive(run):
+                await _check_again(run, here)
+            if retry_failed:
+                services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
+            return await _to_the_end(run)
 
 
 def turns_left(services: Services, comparison_id: str, *, retry_failed: bool = False) -> tuple[ArmName, ...]:
-    """List the arms whose turns a stored comparison still needs. With `retry_failed` failures are asked again.
+    """List the arms whose turns a stored sequential comparison needs. With `retry_failed` failures are asked again.
 
     Raises ComparisonNotFound, ComparisonBusy.
     """
@@ -135,154 +132,77 @@ def turns_left(services: Services, comparison_id: str, *, retry_failed: bool = F
     return (CANDIDATE,) if is_done else (BASELINE, CANDIDATE)
 
 
-async def take_turn(
-    services: Services,
-    comparison_id: str,
-    arm: ArmName,
-    *,
-    keys: Keys,
-    progress: Progress,
-    local: Mapping[str, str] | None = None,
-) -> Analysis | None:
-    """Run one arm's turn of a stored comparison; the candidate's is the last and ends with the analysis.
-
-    Raises as `begin`; a candidate that cannot be compared leaves the comparison stopped, to be resumed.
-    """
-    async with _reopened(services, comparison_id, [arm], keys=keys, progress=progress, local=local) as run:
-        if arm is CANDIDATE:
-            return await _to_the_end(run)
-        await _ask_arms(run)
-        _set_status(run, ComparisonStatus.INTERRUPTED)
-        return None
+def takes_turns() -> UsageError:
+    """For a sequential comparison on two servers that are simply there."""
+    return UsageError(
+        "Arm by arm, one server has to be stopped and the other started in the middle of the comparison",
+        hint="Give --managed PAIR, whose servers this command starts and stops itself",
+    )
 
 
 # what the above share, in the order in which it is done
 
 
-def _urls(source: Settings | Comparison, arms: Iterable[ArmName]) -> dict[ArmName, str]:
-    if isinstance(source, Comparison):
-        both = {BASELINE: source.baseline_url, CANDIDATE: source.candidate_url}
-    else:
-        both = {BASELINE: source.baseline, CANDIDATE: source.candidate}
-    return {arm: both[arm] for arm in arms}
+def _served(
+    services: Services, baseline: str, candidate: str, arms: Iterable[ArmName], *, is_sequential: bool
+) -> dict[ArmName, str]:
+    """Map the arms that are served to their URLs.
 
-
-@asynccontextmanager
-async def _begun(
-    services: Services,
-    settings: Settings,
-    arms: Iterable[ArmName],
-    *,
-    keys: Keys,
-    progress: Progress,
-    frozen: Plan | None,
-    id_: str = "",
-    asked_at: datetime | None = None,
-) -> AsyncIterator[Run]:
-    """Store and claim a new comparison of arms that can be compared."""
-    urls = _urls(settings, arms)
-    _check_endpoints(services, urls.values())
-    async with preflight.open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
-        tasks, plan, items, checked = await _prepared(services, settings, endpoints, progress, frozen)
-        preflight.stop_at(checked.findings)
-        now = asked_at or services.clock.now()
-        comparison = Comparison(
-            id=id_ or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            plan=plan,
-            plan_hash=plan_hash(plan),
-            status=ComparisonStatus.PLANNED,
-            label=settings.label,
-            created_at=now,
-            baseline_url=settings.baseline,
-            candidate_url=settings.candidate,
-            local=prepare.local_of(settings),
-        )
-        services.store.create(comparison, items)
-        run = Run(services, comparison, tasks, items, endpoints, keys, progress)
-        with way_on(run.id), claimed(services, run.id):
-            _record(run, checked)
-            yield run
+    Raises UsageError for two at once where they take turns, ComparisonBusy where another comparison uses one of them.
+    """
+    urls = {arm: {BASELINE: baseline, CANDIDATE: candidate}[arm] for arm in arms}
+    if is_sequential and len(urls) > 1:
+        raise takes_turns()
+    stale_after_s = services.heartbeat.stale_after_s
+    services.store.check_endpoints(
+        urls.values(), runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s
+    )
+    return urls
 
 
 async def _prepared(
-    services: PairServices, settings: Settings, endpoints: Endpoints, progress: Progress, frozen: Plan | None
-) -> tuple[LoadedTasks, Plan, list[Item], Checked]:
+    services: PairServices, settings: Settings, endpoints: Endpoints, frozen: Plan | None
+) -> tuple[LoadedTasks, Plan, list[Item], Preflight]:
     """Load tasks, make the plan and its requests, and look at the arms. Raises PlanChanged."""
-    tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)), progress)
+    tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
         prepare.check_unchanged(frozen, tasks)
     local = prepare.local_of(settings)
     checkpoint_hash = frozen.pins.checkpoint_hash if frozen else ""
     if frozen is None and local["checkpoint"]:
-        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=progress.phase)
+        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen
-    is_pair = CANDIDATE in endpoints
-    progress.phase(
-        "Checking both endpoints" if is_pair else "Checking the baseline; the candidate is checked when its turn comes"
-    )
-    infos = await preflight.inspect_arms(endpoints, model=settings.model)
+    tokenize = await preflight.inspect_arms(endpoints, model=settings.model, say=services.progress.phase)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
-    if scores and named is None and not infos[BASELINE].tokenizes:
+    if scores and named is None and not tokenize[BASELINE]:
         raise EndpointMisconfigured(
-            f"{infos[BASELINE].url} offers no /tokenize, and log-likelihood tasks need token ids",
+            f"{endpoints[BASELINE].url} offers no /tokenize, and log-likelihood tasks need token ids",
             hint="Name the model's tokenizer with --tokenizer DIR_OR_FILE (a tokenizer.json)",
         )
     seed, n_stages = settings.seed, settings.looks or 1
     ordered = await in_thread(services, lambda: prepare.in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
     items = await prepare.with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
-    checked = await preflight.check_arms(endpoints, plan, items, infos, preflight.Before())
-    pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=progress.phase)
+    checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
+    pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
     return tasks, plan, items, replace(checked, findings=findings, pins=pins)
 
 
-async def _load(services: PairServices, load: Callable[[], LoadedTasks], progress: Progress) -> LoadedTasks:
-    progress.phase("Loading tasks")
+async def _load(services: PairServices, load: Callable[[], LoadedTasks]) -> LoadedTasks:
+    services.progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
     return await in_thread(services, load)
-
-
-@asynccontextmanager
-async def _reopened(
-    services: Services,
-    comparison_id: str,
-    arms: Iterable[ArmName],
-    *,
-    keys: Keys,
-    progress: Progress,
-    local: Mapping[str, str] | None,
-) -> AsyncIterator[Run]:
-    """Claim a stored comparison whose arms that are served are what they were."""
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    urls = _urls(prepare.refuse_imported(comparison, "resumed"), arms)
-    if comparison.plan.sequential and len(urls) > 1:
-        raise takes_turns()
-    here = {**comparison.local, **(local or {})}
-    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here), progress)
-    items = list(services.store.items(comparison.id))
-    _check_endpoints(services, urls.values())
-    async with preflight.open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
-        run = Run(services, comparison, tasks, items, endpoints, keys, progress)
-        with way_on(run.id), claimed(services, run.id):
-            if len(endpoints) > 1:
-                progress.phase("Checking both endpoints")
-            else:
-                against = ", against what was seen of the baseline" if CANDIDATE in endpoints else ""
-                progress.phase(f"Checking the {next(iter(endpoints))}{against}")
-            with kept_alive(run):
-                await _check_again(run, here)
-            yield run
 
 
 async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     """Store what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
     services, store, plan = run.services, run.services.store, run.plan
-    infos = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model)
+    tokenize = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model, say=services.progress.phase)
     observations = store.observations(run.id)
     earlier = pins_seen(observations)
     first = {arm: store.answers(run.id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
@@ -292,8 +212,8 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
         fingerprints={arm: {answer.reply.system_fingerprint for answer in own} - {""} for arm, own in first.items()},
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
-    checked = await preflight.check_arms(run.endpoints, plan, run.items, infos, before)
-    new_pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=run.progress.phase)
+    checked = await preflight.check_arms(run.endpoints, plan, run.items, tokenize, before)
+    new_pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=services.progress.phase)
     pins = tuple(
         sorted((*(pin for pin in earlier if pin.arm not in run.endpoints), *new_pins), key=lambda pin: pin.arm)
     )
@@ -317,7 +237,7 @@ def _tried_answers(run: Run) -> dict[int, Reply]:
     }
 
 
-def _record(run: Run, checked: Checked) -> None:
+def _record(run: Run, checked: Preflight) -> None:
     now, store = run.services.clock.now(), run.services.store
     for arm, engine in checked.engines.items():
         seen = EngineSeen(arm=arm, seen_at=now, engine=engine, tokens=checked.tokens.get(arm, ""))
@@ -337,18 +257,14 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
             store.release(comparison_id, runner=runner)
 
 
-def _check_endpoints(services: Services, urls: Iterable[str]) -> None:
-    """Raise ComparisonBusy where another comparison that runs uses one of them."""
-    services.store.check_endpoints(
-        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.heartbeat.stale_after_s
-    )
-
-
-async def _to_the_end(run: Run) -> Analysis:
+async def _to_the_end(run: Run) -> Analysis | None:
     """Ask what is missing, score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     await _ask_arms(run)
+    if CANDIDATE not in run.endpoints:
+        _set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
+        return None
     _set_status(run, ComparisonStatus.ANSWERED)
-    run.progress.phase("Scoring and analysing")
+    run.services.progress.phase("Scoring and analysing")
     store = run.services.store
 
     def analysed() -> Analysis:
@@ -374,7 +290,7 @@ async def _ask_arms(run: Run) -> None:
         for number in range(1, floor.runs + 1) if floor else ():
             totals[BASELINE] += n_requests(generations(run.items), sampling)
             done[BASELINE] += len(store.answered(run.id, run=number))
-        run.progress.started(run.comparison, totals=totals, done=done)
+        run.services.progress.started(run.comparison, totals=totals, done=done)
         await ask_all(run)
         if BASELINE in run.endpoints:
             await ask_noise(run)
@@ -390,7 +306,7 @@ async def _ask_arms(run: Run) -> None:
             _set_status(run, ComparisonStatus.INTERRUPTED)
         raise
     finally:
-        run.progress.finished()
+        run.services.progress.finished()
 
 
 def _set_status(run: Run, status: ComparisonStatus, stop: QualabError | None = None) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from qualab.analysis.ruling import PASSING, suspicions
-from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from qualab.errors import InvalidValue, WrongState
 from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import Analysis, Comparison, SignOff
 from qualab.model.names import RequestKind
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 
-def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
-    """List why this analysis may not stand for a release; empty where it may."""
-    return tuple(_obstacles(analysis, comparison))
-
-
-def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
+def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
+    """Find why this analysis may not stand for a release."""
     plan = comparison.plan
     if analysis.verdict not in PASSING[plan.rule.objective]:
         yield Reason("verdict-is", {"verdict": analysis.verdict})
@@ -52,8 +48,23 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
 
 
 ACTION = "comparison.sign-off"
-"""In the record of changes."""
 MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
+
+
+def analysed(store: Store, comparison_id: str, *, plan_hash: str | None = None) -> tuple[Comparison, Analysis]:
+    """Read a comparison with its newest analysis, under its own plan unless another is named.
+
+    Raises ComparisonNotFound, WrongState where it has none.
+    """
+    comparison = store.get(comparison_id)
+    analysis = store.analysis(comparison.id, plan_hash=plan_hash)
+    if analysis is None:
+        raise WrongState(
+            f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+            code="not-yet",
+        )
+    return comparison, analysis
 
 
 def sign_off(
@@ -69,9 +80,8 @@ def sign_off(
 ) -> SignOff:
     """Accept the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
 
-    Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
-    `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
-    nothing stands in the way.
+    Raises ComparisonNotFound; WrongState where there is no verdict, or where something is in the way (it names
+    everything) and `override` gives no reason; InvalidValue for a name, text or reason that cannot be.
     """
     if not signed_by.strip():
         raise InvalidValue(
@@ -82,19 +92,15 @@ def sign_off(
     for name, text in {"signed_by": signed_by, "note": note, "override": override}.items():
         if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
             raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
-    comparison = store.get(comparison_id)
-    analysis = store.analysis(comparison.id)
-    if analysis is None:
-        raise NotYet(
-            f"Comparison {comparison.id} is {comparison.status.value}: there is no verdict to sign off",
-            hint=f"Finish it first: qualab resume {comparison.id}",
-        )
-    obstacles = signoff_obstacles(analysis, comparison)
+    comparison, analysis = analysed(store, comparison_id)
+    obstacles = tuple(signoff_obstacles(analysis, comparison))
     if obstacles and not override.strip():
-        raise SignOffRefused(
+        hint = "To accept it all the same, give the reason (`override`; in a terminal --override): the report shows it"
+        raise WrongState(
             f"Comparison {comparison.id} may not be signed off: {'; '.join(ENGLISH.reasons(obstacles))}",
-            hint="Where it is to be accepted all the same, give the reason "
-            "(`override`; in a terminal --override): the report shows it",
+            hint=hint,
+            code="sign-off-refused",
+            fields={"override": hint},
         )
     if override.strip() and not obstacles:
         raise InvalidValue(

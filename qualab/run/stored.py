@@ -22,6 +22,7 @@ from qualab.model.plan import DecisionRule, Plan, TaskSpec
 from qualab.model.ports import ScoredTasks
 from qualab.model.reason import Reason
 from qualab.run.prepare import Services, check_rule_names, refuse_imported, tasks_again
+from qualab.run.sign import analysed
 
 ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
 """Parts that another plan has to share with the comparison's own: they say what was asked of what."""
@@ -29,8 +30,6 @@ ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reanalysis:
-    """An analysis made again."""
-
     comparison: Comparison
     analysis: Analysis
     is_own_plan: bool
@@ -44,10 +43,10 @@ def compare_again(
     """Analyse the stored scores under the comparison's own plan, or under `other`.
 
     Under another plan the analysis is marked as made after the data, INVALID as a whole, and stored beside the original
-    one. Raises ComparisonNotFound, InvalidValue where nothing is analysed yet, PlanChanged for a plan of other items.
+    one. Raises ComparisonNotFound, WrongState where nothing is analysed yet, PlanChanged for a plan of other items.
     """
     store = services.store
-    comparison, _ = _analysed(services, comparison_id)
+    comparison, _ = analysed(services.store, comparison_id)
     own_rule = comparison.plan.rule
     judged = comparison if other is None or other == comparison.plan else _under(comparison, other)
     tasks = tasks_of(services, comparison, local)
@@ -63,17 +62,6 @@ def compare_again(
     if not is_own:
         store.put_analysis(analysis, now=services.clock.now())
     return Reanalysis(comparison=comparison, analysis=analysis, is_own_plan=is_own, is_as_stored=not is_own)
-
-
-def _analysed(services: Services, comparison_id: str) -> tuple[Comparison, Analysis]:
-    comparison = services.store.get(comparison_id)
-    analysis = services.store.analysis(comparison.id)
-    if analysis is None:
-        raise InvalidValue(
-            f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
-            hint=f"Finish it first: qualab resume {comparison.id}",
-        )
-    return comparison, analysis
 
 
 def tasks_of(services: Services, comparison: Comparison, local: Mapping[str, str] | None) -> ScoredTasks:
@@ -129,14 +117,11 @@ def _text(value: object) -> str:
 
 
 ScoreKey = tuple[ArmName, int, int, str]
-"""Arm, position, repeat and metric."""
 Scores = Mapping[ScoreKey, Score]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedScore:
-    """One score that has changed; None where there is none."""
-
     item: str
     arm: ArmName
     repeat: int
@@ -147,27 +132,20 @@ class ChangedScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
-    """One metric of one task."""
-
     metric: str
     n_scores: int
-    """Of both arms, stored or new."""
     n_changed: int
     verdict_before: Verdict | None
-    """None where the metric was not there."""
     verdict_now: Verdict | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """Result of scoring again."""
-
     comparison: Comparison
     tasks_changed: tuple[Reason, ...]
     """Tasks that are not those of the plan, each with what differs."""
     metrics: tuple[MetricChange, ...]
     scores: tuple[ChangedScore, ...]
-    """In order of arm, item and metric."""
     analysis: Analysis
     """Of the new scores; under the plan with the installed tasks."""
     is_stored: bool
@@ -181,7 +159,7 @@ def rescore(
     With `store` the new analysis is kept beside the others, as one whose plan was made after the data. Raises
     UnknownTask and DatasetUnavailable where the tasks are not here.
     """
-    comparison, stored = _analysed(services, comparison_id)
+    comparison, stored = analysed(services.store, comparison_id)
     own = comparison.plan
     tasks = tasks_again(services, comparison, local, may_differ=True)
     items = list(services.store.items(comparison.id))

@@ -42,8 +42,6 @@ Places = dict[Place, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two texts that differ."""
-
     place: Place
     task: str
     texts: tuple[str, str]
@@ -111,7 +109,7 @@ def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
 
 
 async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLack | None]:
-    run.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
+    run.services.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
     services, name = run.services, run.comparison.local.get("tokenizer", "")
     arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
     concurrency = min(CONCURRENCY, run.plan.policy.concurrency)
@@ -120,7 +118,7 @@ async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLa
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            services.open_endpoint(run.endpoints[arm].url, policy=policy, key=run.keys.get(arm)) as endpoint,
+            services.open_endpoint(run.endpoints[arm].url, policy=policy, key=services.keys.get(arm)) as endpoint,
         ):
             named = services.named_tokenizer(name) if name else None
             for start in range(0, len(pairs), CHUNK):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 from qualab.analysis.analyse import analyse
@@ -26,13 +27,10 @@ from qualab.run.stored import key_of, tasks_of
 MOST_SHOWN = 3
 PAGE = 5_000
 UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of reading rows that qualab did not write so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of what is stored."""
-
     name: str
     is_ok: bool | None
     """None where it could not be checked."""
@@ -41,8 +39,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All checks of a comparison."""
-
     comparison_id: str
     checks: tuple[Check, ...]
     seal: str
@@ -67,21 +63,7 @@ def verify(services: Services, comparison_id: str, *, local: Mapping[str, str] |
     return Verification(comparison_id=comparison_id, checks=checks, seal=seal, is_altered=is_altered)
 
 
-def _check(name: str, is_ok: bool, right: str, wrong: str) -> Check:
-    return Check(name=name, is_ok=is_ok, detail=right if is_ok else wrong)
-
-
-def _unseen(name: str, why: str) -> Check:
-    return Check(name=name, is_ok=None, detail=why)
-
-
-def _readable(name: str, look: Callable[[], Check]) -> Check:
-    try:
-        return look()
-    except ScoringTimedOut as error:
-        return _unseen(name, f"cannot be made again: {error.message}")
-    except UNREADABLE as error:
-        return Check(name=name, is_ok=False, detail=f"what is stored cannot be read: {error or type(error).__name__}")
+Result = tuple[bool | None, str]
 
 
 class _Verifier:
@@ -90,36 +72,43 @@ class _Verifier:
         self.comparison, self.id, self.plan = comparison, comparison.id, comparison.plan
         self.seals = self.store.seals(self.id)
         self.items = list(self.store.items(self.id))
+        self.analysis = self.store.analysis(self.id)
 
     def checks(self) -> Iterator[Check]:
-        # the plan as it is stored, not as it is read
-        named = self.comparison.plan_hash
-        is_plan = sha256(self.store.plan_text(self.id)) == named
-        yield _check("plan", is_plan, f"its hash is {named[:12]}", "its hash does not match the recorded plan hash")
-        yield _readable("seals", self._chain)
-        yield _readable("requests", self._requests)
-        analysis = self.store.analysis(self.id)
-        yield self._row(analysis)
-        if analysis is not None:
-            yield _readable("answers", lambda: self._answers(analysis))
-            yield from self._again(analysis)
-            yield _readable("outcomes", self._outcomes)
-        yield _readable("sign-off", self._signoffs)
+        looks = {"plan": self._plan, "seals": self._chain, "requests": self._requests, "row": self._row}
+        if self.analysis is not None:
+            looks |= {"answers": partial(self._answers, self.analysis), **self._again(self.analysis)}
+            looks["outcomes"] = self._outcomes
+        for name, look in (looks | {"sign-off": self._signoffs}).items():
+            try:
+                is_ok, detail = look()
+            except ScoringTimedOut as error:
+                is_ok, detail = None, f"cannot be made again: {error.message}"
+            except UNREADABLE as error:
+                is_ok, detail = False, f"what is stored cannot be read: {error or type(error).__name__}"
+            yield Check(name=name, is_ok=is_ok, detail=detail)
 
-    def _chain(self) -> Check:
+    def _plan(self) -> Result:
+        # as it is stored, not as it is read
+        named = self.comparison.plan_hash
+        is_ok = sha256(self.store.plan_text(self.id)) == named
+        return is_ok, f"its hash is {named[:12]}" if is_ok else "its hash does not match the recorded plan hash"
+
+    def _chain(self) -> Result:
         if not self.seals:
-            return _unseen("seals", "nothing is analysed yet")
+            return None, "nothing is analysed yet"
         previous, n_broken = self.comparison.plan_hash, 0
         for entry in self.seals:
             n_broken += entry.previous != previous or entry.seal != seal_of(entry.body, previous=previous)
             previous = entry.seal
         n = len(self.seals)
-        right = "1 analysis, sealed" if n == 1 else f"{n} analyses, each sealed with the one before it"
-        return _check("seals", not n_broken, right, f"the seals of {n_broken} of {n} analyses do not match")
+        if n_broken:
+            return False, f"the seals of {n_broken} of {n} analyses do not match"
+        return True, "1 analysis, sealed" if n == 1 else f"{n} analyses, each sealed with the one before it"
 
-    def _requests(self) -> Check:
+    def _requests(self) -> Result:
         if self.plan.imported:
-            return _unseen("requests", "logs do not tell what was sent")
+            return None, "logs do not tell what was sent"
         hashes: dict[tuple[int, int, int], bytes] = {}
         n, wrong = 0, 0
         for arm in ArmName:
@@ -131,66 +120,63 @@ class _Verifier:
                     seed = self.plan.sampling.seed + answer.repeat
                     hashes[key] = body_hash(encode_body(request.payload, seed=seed))
                 wrong += hashes[key] != answer.request_hash
-        right = f"{n:,} answers to the requests of their items"
-        return _check("requests", not wrong, right, f"{wrong:,} of {n:,} differ")
+        return not wrong, f"{wrong:,} of {n:,} differ" if wrong else f"{n:,} answers to the requests of their items"
 
-    def _row(self, analysis: Analysis | None) -> Check:
-        shown, plan = self.store.summary(self.id), self.plan
+    def _row(self) -> Result:
+        shown, plan, analysis = self.store.summary(self.id), self.plan, self.analysis
         meant = {
             "verdict": (shown.verdict, analysis.verdict if analysis else None),
             "model": (shown.model, storable_text(plan.sampling.model)),
             "suite": (shown.suite, storable_text(plan.suite)),
             "number of items": (shown.n_items, sum(task.n_items for task in plan.tasks)),
-            "analysis": (shown.status is ComparisonStatus.FINISHED, analysis is not None),
         }
-        if shown.status is not ComparisonStatus.FINISHED:  # taken up again: the former analysis stands until the end
-            del meant["analysis"]
+        if shown.status is ComparisonStatus.FINISHED:  # else the analysis may stand meanwhile
+            meant["analysis"] = (True, analysis is not None)
         wrong = [name for name, (is_shown, is_meant) in meant.items() if is_shown != is_meant]
         verdict = shown.verdict.value if shown.verdict else "no verdict yet"
-        return _check("row", not wrong, f"{verdict}, as analysed", f"its {', '.join(wrong)} is not what was analysed")
+        return not wrong, f"its {', '.join(wrong)} is not what was analysed" if wrong else f"{verdict}, as analysed"
 
-    def _answers(self, analysis: Analysis) -> Check:
+    def _answers(self, analysis: Analysis) -> Result:
         data_hash = summary_of(self.store, self.id, self.items).data_hash
-        altered = "items or answers are not those that were analysed"
-        return _check("answers", data_hash == analysis.data_hash, f"their hash is {data_hash[:12]}", altered)
+        if data_hash != analysis.data_hash:
+            return False, "items or answers are not those that were analysed"
+        return True, f"their hash is {data_hash[:12]}"
 
-    def _again(self, analysis: Analysis) -> Iterator[Check]:
+    def _again(self, analysis: Analysis) -> dict[str, Callable[[], Result]]:
         try:
             tasks = tasks_of(self.services, self.comparison, self.local)
         except QualabError as error:
-            yield _unseen("scores", f"the tasks cannot be loaded as they were: {error.message}")
-            return
-        if self.plan.imported:
-            yield _unseen("scores", "they came with logs; qualab rescore scores the answers")
-        else:
-            yield _readable("scores", lambda: self._scores(tasks))
-        yield _readable("analysis", lambda: self._analysis(analysis, tasks))
+            why = f"the tasks cannot be loaded as they were: {error.message}"
+            return {"scores": lambda: (None, why)}
+        return {"scores": partial(self._scores, tasks), "analysis": partial(self._analysis, analysis, tasks)}
 
-    def _scores(self, tasks: ScoredTasks) -> Check:
+    def _scores(self, tasks: ScoredTasks) -> Result:
+        if self.plan.imported:
+            return None, "they came with logs; qualab rescore scores the answers"
         stored = {key_of(score): score for score in self.store.scores(self.id)}
         n, wrong = len(stored), 0
         for arm in ArmName:
             for score in scores_of(self.store.answers(self.id, arm=arm), tasks, self.items):
                 wrong += stored.pop(key_of(score), None) != score
         wrong += len(stored)
-        return _check("scores", not wrong, f"{n:,}, scored again", f"{wrong:,} of {n:,} are not what the answers score")
+        return not wrong, f"{wrong:,} of {n:,} are not what the answers score" if wrong else f"{n:,}, scored again"
 
-    def _analysis(self, analysis: Analysis, tasks: ScoredTasks) -> Check:
+    def _analysis(self, analysis: Analysis, tasks: ScoredTasks) -> Result:
         summary = summary_of(self.store, self.id, self.items)
         again = analyse(self.store, self.comparison, tasks, self.items, summary)
         others = {name: text for name, text in analysis.versions.items() if again.versions.get(name) != text}
         if others:
             made = ", ".join(f"{name} {text}" for name, text in others.items())
-            return _unseen("analysis", f"made with {made}, which is not what is installed")
+            return None, f"made with {made}, which is not what is installed"
         is_ok = canonical_json(again) == canonical_json(analysis)
-        return _check("analysis", is_ok, "made again, byte for byte", "another one comes of what is stored")
+        return is_ok, "made again, byte for byte" if is_ok else "another one comes of what is stored"
 
-    def _outcomes(self) -> Check:
+    def _outcomes(self) -> Result:
         if not self.store.has_outcomes(self.id):
-            return _unseen("outcomes", "made when they are first asked for")
+            return None, "made when they are first asked for"
         pairs = list(zip_longest(self._stored_outcomes(), outcomes_of(self.store, self.comparison, self.items)))
         wrong = sum(stored != again for stored, again in pairs)
-        return _check("outcomes", not wrong, f"{len(pairs):,}, as scored", f"{wrong:,} of {len(pairs):,} differ")
+        return not wrong, f"{wrong:,} of {len(pairs):,} differ" if wrong else f"{len(pairs):,}, as scored"
 
     def _stored_outcomes(self) -> Iterator[Outcome]:
         page = self.store.outcomes(self.id, OutcomeFilter(), limit=PAGE)
@@ -199,21 +185,21 @@ class _Verifier:
             page = self.store.outcomes(self.id, OutcomeFilter(), cursor=page.next_cursor, limit=PAGE)
             yield from page.entries
 
-    def _signoffs(self) -> Check:
+    def _signoffs(self) -> Result:
         signed = self.store.signoffs(self.id)
         recorded = self.store.recorded(self.id, ACTION)
         if not signed and not recorded:
-            return _unseen("sign-off", "none")
+            return None, "none"
         sealed = {own.seal: own for own in self.seals if own.plan_hash == self.comparison.plan_hash}
         wrong = [
             signoff.signed_by if signoff else entry.details.get("as", "") if entry else ""
             for signoff, entry in zip_longest(signed, recorded)
             if not _is_as_made(signoff, entry, sealed)
         ]
-        newest = f"by {signed[-1].signed_by}, of seal {signed[-1].analysis_hash[:12]}" if signed else ""
-        named = ", ".join(wrong[:MOST_SHOWN])
-        altered = f"that of {named} does not match the record of changes, or belongs to another analysis"
-        return _check("sign-off", not wrong, newest, altered)
+        if wrong:
+            named = ", ".join(wrong[:MOST_SHOWN])
+            return False, f"that of {named} does not match the record of changes, or belongs to another analysis"
+        return True, f"by {signed[-1].signed_by}, of seal {signed[-1].analysis_hash[:12]}"
 
 
 def _is_as_made(signoff: SignOff | None, entry: AuditEntry | None, sealed: Mapping[str, SealedAnalysis]) -> bool:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 ACCEPT, EXCLUSIVE = "accept_underpowered", "exclusive"
-"""Keys that may stand beside the settings, true or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests
+from qualab.errors import InfrastructureError, ScoringTimedOut, TooManyRequests
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import canonical_json
 from qualab.model.ports import TaskOptions
@@ -72,8 +72,8 @@ class Planner:
     ) -> Planning:
         """Compute a plan, or return it where it is known.
 
-        Raises what loading and planning raise; StillLoading where that takes too long; TooManyRequests where the caller
-        has too many plans waiting.
+        Raises what loading and planning raise; InfrastructureError where that takes too long; TooManyRequests where
+        the caller has too many plans waiting.
         """
         plain = experiment.model_copy(update=NO_PLACES)
         options = replace(task_options(plain), most_tasks=self._max_tasks)
@@ -87,9 +87,10 @@ class Planner:
         try:
             return self._begun(key, caller, plan).result(self._timeout_s)
         except TimeoutError as exc:
-            raise StillLoading(
+            raise InfrastructureError(
                 f"The tasks {', '.join(experiment.tasks)} are still being loaded",
                 hint="The same request succeeds in a moment",
+                code="still-loading",
                 retry_after_s=RETRY_AFTER_S,
             ) from exc
 

@@ -15,7 +15,7 @@ from threading import Lock
 from starlette.concurrency import run_in_threadpool
 
 from qualab.analysis.flips import have_outcomes
-from qualab.errors import ComparisonNotFound, NotYet, StoreError
+from qualab.errors import ComparisonNotFound, StoreError, WrongState
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
@@ -177,7 +177,7 @@ class ItemDetail:
 
 
 def comparison_of(context: Context, comparison_id: str) -> Comparison:
-    """Read a comparison by its whole id. Raises ComparisonNotFound, NotYet where it has no plan yet."""
+    """Read a comparison by its whole id. Raises ComparisonNotFound, WrongState where it has no plan yet."""
     summary = context.store.summary(comparison_id)
     if not summary.plan_hash:
         raise _not_yet(summary, "its plan is not drawn up yet")
@@ -185,7 +185,7 @@ def comparison_of(context: Context, comparison_id: str) -> Comparison:
 
 
 def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
-    """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
+    """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`."""
     comparison = comparison_of(context, comparison_id)
     analysis = context.store.analysis(comparison_id, plan_hash=plan_hash)
     if analysis is None and plan_hash is not None:
@@ -200,7 +200,7 @@ def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None =
 def outcomes_of(
     context: Context, comparison_id: str, request: OutcomeFilter, *, cursor: str | None, limit: int
 ) -> Page[Outcome]:
-    """Read a page of outcomes. Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue."""
+    """Read a page of outcomes. Raises as `comparison_of`, WrongState where nothing is scored, InvalidValue."""
     read = partial(context.store.outcomes, comparison_id, request, cursor=cursor, limit=limit)
     with suppress(ComparisonNotFound):  # one transaction, where there is something to show
         page = read()
@@ -212,8 +212,9 @@ def outcomes_of(
     return read()
 
 
-def _not_yet(comparison: Comparison | ComparisonSummary, why: str) -> NotYet:
-    return NotYet(f"Comparison {comparison.id} is {comparison.status.value}: {why}", hint="Follow its events")
+def _not_yet(comparison: Comparison | ComparisonSummary, why: str) -> WrongState:
+    message = f"Comparison {comparison.id} is {comparison.status.value}: {why}"
+    return WrongState(message, hint="Follow its events", code="not-yet")
 
 
 def bodies_of(comparison: Comparison, item: Item) -> Iterator[tuple[Request, int, bytes]]:

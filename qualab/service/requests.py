@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from qualab.errors import EndpointForbidden, InvalidValue, Underpowered, WrongState
+from qualab.errors import EndpointForbidden, InvalidValue, WrongState
 from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
@@ -60,7 +60,7 @@ class NewAnalysis:
 def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, by: Actor) -> NewAnalysis:
     """Analyse under the comparison's own plan, or with another rule: then it is marked as made after the data.
 
-    Raises as `compare_again`, `with_rule` and `read_rule`, NotYet.
+    Raises as `compare_again`, `with_rule` and `read_rule`, WrongState.
     """
     comparison = comparison_of(context, comparison_id)
     rule = read_rule(changes)
@@ -134,7 +134,7 @@ MOST_CHARACTERS = 200
 def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
     """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
 
-    Raises as `Context.read_document` and `Planner.planned`, EndpointForbidden, PlanChanged, Underpowered, KeyReused.
+    Raises as `Context.read_document` and `Planner.planned`, EndpointForbidden, PlanChanged, InvalidValue.
     """
     if key and not KEY.fullmatch(key):
         raise InvalidValue.must_be("Idempotency-Key", "1 to 200 printable ASCII characters without spaces")
@@ -148,9 +148,10 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
     if frozen:
         check_frozen(frozen, replace(planning.plan, assumptions=assumed))
     if planning.unproven and not request.accept_underpowered:
-        raise Underpowered(
+        raise InvalidValue(
             "These items cannot prove the plan's margins",
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
+            code="underpowered",
             fields={
                 "margin": " ".join(ENGLISH.reasons(planning.unproven)),
                 "accept_underpowered": "must be true for such a plan",

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
-from typing import NamedTuple
 
 from qualab.bootstrap import new_loop
-from qualab.clock import SharedClock
 from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
@@ -26,9 +27,8 @@ from qualab.errors import (
     StoreReadOnly,
 )
 from qualab.harness.process import Harness
-from qualab.model.comparison import Comparison
-from qualab.model.items import Reply
-from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import Clock
 from qualab.run.run import resume, start
 from qualab.service.context import Context
 
@@ -36,27 +36,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MOST_FAILURES = 100
 """Failures of the database that one run bears: a quarter of an hour at least."""
 LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
-"""Errors of the database that do not pass by themselves."""
 END_WITHIN_S = 20.0
-"""For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
 log = logging.getLogger("qualab.worker")
-
-
-class NullProgress:
-    """A `Progress` that nobody watches: what it would say can be read from the database."""
-
-    def started(
-        self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]
-    ) -> None: ...
-
-    def answered(self, arm: ArmName, reply: Reply) -> None: ...
-
-    def waiting(self, arm: ArmName, seconds: float) -> None: ...
-
-    def phase(self, text: str) -> None: ...
-
-    def finished(self) -> None: ...
 
 
 async def carry_out(context: Context, comparison_id: str) -> None:
@@ -92,19 +74,12 @@ async def _run(context: Context, comparison_id: str) -> None:
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
-    keys = {arm: context.secrets.read(request.keys[arm]) if arm in request.keys else None for arm in ArmName}
+    services = replace(services, keys={arm: context.secrets.read(name) for arm, name in request.keys.items()})
     if summary.plan_hash:
-        await resume(services, comparison_id, keys=keys, progress=NullProgress())
+        await resume(services, comparison_id)
         return
-    await start(
-        services,
-        request.experiment,
-        keys=keys,
-        progress=NullProgress(),
-        frozen=request.frozen.plan if request.frozen else None,
-        comparison_id=comparison_id,
-        asked_at=summary.created_at,
-    )
+    frozen = request.frozen.plan if request.frozen else None
+    await start(services, request.experiment, frozen=frozen, comparison_id=comparison_id, asked_at=summary.created_at)
 
 
 async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
@@ -120,17 +95,22 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
 
 
-class Running(NamedTuple):
-    """A comparison that is being run, and how to cancel it from another thread."""
+class SharedClock(Clock):
+    """A clock that several machines can look at, carried on by this machine's monotonic one until the next look."""
 
-    comparison_id: str
-    loop: asyncio.AbstractEventLoop
-    task: asyncio.Task[None] | None
+    def __init__(self, read: Callable[[], datetime]) -> None:
+        self._read = read
+        self.look()
 
-    def cancel(self) -> None:
-        assert self.task is not None
-        with suppress(RuntimeError):  # it ends at this moment
-            self.loop.call_soon_threadsafe(self.task.cancel)
+    def look(self) -> None:
+        """Read it again. Raises what `read` raises, and then goes on as before."""
+        began_s = time.monotonic()
+        seen = self._read()
+        self._seen = (seen, (began_s + time.monotonic()) / 2)
+
+    def now(self) -> datetime:
+        seen, at_s = self._seen
+        return seen + timedelta(seconds=time.monotonic() - at_s)
 
 
 class Worker:
@@ -141,7 +121,8 @@ class Worker:
         self._services, self._store = context.services, context.store
         self._set_clock = set_clock
         self._ended = threading.Event()
-        self._running: Running | None = None
+        self._running: tuple[str, Callable[[], object]] | None = None
+        """What is being run, and how to cancel it from another thread."""
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]
@@ -156,9 +137,11 @@ class Worker:
         """Take nothing more, and give back what is being run."""
         self._ended.set()
         if running := self._running:
+            comparison_id, cancel = running
             with suppress(StoreError):  # taken over by another worker once this one is silent
-                self._store.give_back(running.comparison_id, runner=self._services.runner)
-            running.cancel()
+                self._store.give_back(comparison_id, runner=self._services.runner)
+            with suppress(RuntimeError):  # it ends at this moment
+                cancel()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(END_WITHIN_S)
         with suppress(StoreError):
@@ -182,7 +165,9 @@ class Worker:
         return True
 
     async def _carry_out(self, comparison_id: str) -> None:
-        self._running = Running(comparison_id, asyncio.get_running_loop(), asyncio.current_task())
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._running = comparison_id, partial(loop.call_soon_threadsafe, task.cancel)
         if self._ended.is_set():
             self._store.give_back(comparison_id, runner=self._services.runner)
             return
@@ -219,9 +204,10 @@ class Worker:
     def check(self) -> None:
         """Keep what is being run, or end it where it was cancelled or taken over. Raises StoreError."""
         running, now = self._running, self._services.clock.now()
-        if running and not self._store.hold(running.comparison_id, runner=self._services.runner, now=now):
-            log.warning("comparison %s was cancelled, or taken over by another worker", running.comparison_id)
-            running.cancel()
+        if running and not self._store.hold(running[0], runner=self._services.runner, now=now):
+            log.warning("comparison %s was cancelled, or taken over by another worker", running[0])
+            with suppress(RuntimeError):  # it ends at this moment
+                running[1]()
 
     def _patience_s(self) -> float:
         """After the database was away, every worker gets the time to send a heartbeat before it is given up."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Update, case, delete, func, insert, literal, or_, select, text, update
 
-from qualab.errors import ComparisonBusy, KeyReused, StoreError, VersionConflict, WorkersLost
+from qualab.errors import ComparisonBusy, InfrastructureError, InvalidValue, StoreError, VersionConflict
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
 from qualab.model.reason import Reason
@@ -101,7 +101,7 @@ class Queue(Sessions):
         """Queue a comparison, and return its id; with an idempotency key that was used before, that comparison's.
 
         `entry` tells who asks, and when; `columns` are baseline_url, candidate_url, model, label, is_exclusive.
-        Raises KeyReused where the key came with another body, or from another token.
+        Raises InvalidValue where the key came with another body, or from another token.
         """
         row: dict[str, Any] = {"id": comparison_id, "request": request, "status": _QUEUED, **columns}
         row |= {"created_at": entry.at, "created_by": entry.who, "idempotency_key": key or None, "body_hash": body_hash}
@@ -269,7 +269,12 @@ def _submitted_with(connection: Connection, key: str, body_hash: str, who: str) 
     if row is None:
         return None
     if (row.body_hash, row.created_by) != (body_hash, who):
-        raise KeyReused(f"the idempotency key '{key}' was used for another request", hint="give each request its own")
+        raise InvalidValue(
+            f"the idempotency key '{key}' was used for another request",
+            hint="give each request its own",
+            code="idempotency-key-reused",
+            fields={"Idempotency-Key": "give each request its own"},
+        )
     return str(row.id)
 
 
@@ -277,11 +282,12 @@ def _change(**values: Any) -> Update:
     return update(comparison).values(version=_C.version + 1, **values)
 
 
-def _workers_lost(row: Row[Any], takeovers: int) -> WorkersLost:
-    return WorkersLost(
+def _workers_lost(row: Row[Any], takeovers: int) -> InfrastructureError:
+    return InfrastructureError(
         f"One worker after another was lost while it ran this, {takeovers} in a row without one more answer, "
         f"the last one {row.runner}",
         hint=f"Look into the workers' logs (killed for memory?), then POST /v1/comparisons/{row.id}/resume",
+        code="workers-lost",
     )
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from qualab.errors import ItemNotFound, StoreError, TokenNotFound
+from qualab.errors import InvalidValue, ItemNotFound, StoreError
 from qualab.model.canonical import adapter, plain
 from qualab.model.comparison import SignOff
 from qualab.model.items import Answer, Change, Item, Outcome, OutcomeFilter, Score
@@ -198,13 +198,13 @@ class Registry(Sessions):
             return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
-        """Revoke a token from the entry's time on, unless it is revoked already. Raises TokenNotFound."""
+        """Revoke a token from the entry's time on, unless it is revoked already. Raises InvalidValue."""
         living = update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None))
         with self.writing() as connection:
             if connection.execute(living.values(revoked_at=entry.at)).rowcount:
                 add_entry(connection, entry)
             elif _read_token(connection, token_id) is None:
-                raise TokenNotFound(f"There is no token '{token_id}'", hint="`qualab token list` shows what there is")
+                raise InvalidValue(f"There is no token '{token_id}'", hint="`qualab token list` shows what there is")
 
     def note(self, entry: AuditEntry) -> None:
         """Record an entry that belongs to no other change."""

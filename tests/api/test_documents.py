@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import StillLoading, TooManyRequests, UnknownTask
+from qualab.errors import InfrastructureError, TooManyRequests, UnknownTask
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given
 from qualab.service.planner import Planner
@@ -273,7 +273,7 @@ def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("qualab.service.planner.MOST_WAITING", 1)
     planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
     for model in ("runs", "waits"):
-        with pytest.raises(StillLoading):
+        with pytest.raises(InfrastructureError):
             planner.planned(experiment(model=model, tasks=("sums",)), Given(), caller="ci")
     with pytest.raises(TooManyRequests) as refused:
         planner.planned(experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
@@ -293,7 +293,7 @@ def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
 
     planner = Planner(Blocked(FakeTasks()), timeout_s=0.5)
     for number in range(3):
-        with pytest.raises(StillLoading):
+        with pytest.raises(InfrastructureError):
             planner.planned(experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")
     quick = experiment(model="quick", tasks=("sums",), limit=5)
     assert planner.planned(quick, Given(), caller="other").n_items == 10

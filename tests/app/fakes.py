@@ -16,11 +16,11 @@ from qualab.model.engine import Counters, Drafting, Engine, EngineKind, Prefligh
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
-from qualab.model.ports import EndpointInfo, TaskOptions
+from qualab.model.ports import ComparisonFilter, Progress, TaskOptions
 from qualab.model.registry import Heartbeat
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
 from qualab.run.prepare import Services
-from qualab.run.run import begin, look_before, resume, start, take_turn
+from qualab.run.run import look_before, resume, start
 from qualab.settings import Settings, load
 from tests.fresh_store import fresh_store
 
@@ -192,8 +192,8 @@ class FakeEndpoint:
         on = Drafting(drafts=n, draft_tokens=3 * n, accepted_tokens=2 * n, accepted_at=(n, n, 0))
         return Counters(drafting=on if self.drafts else None)
 
-    async def inspect(self, *, model: str) -> EndpointInfo:
-        return EndpointInfo(url=self.url, tokenizes=False)
+    async def inspect(self, *, model: str) -> bool:
+        return False
 
     async def settings(self, api: Api) -> frozenset[str] | None:
         return None
@@ -251,7 +251,7 @@ class Clock:
 
 
 @dataclass
-class QuietProgress:
+class QuietProgress(Progress):
     comparison: Comparison | None = None
     answers: list[ArmName] = field(default_factory=list)
     waits: list[tuple[ArmName, float]] = field(default_factory=list)
@@ -266,10 +266,6 @@ class QuietProgress:
 
     def waiting(self, arm: ArmName, seconds: float) -> None:
         self.waits.append((arm, seconds))
-
-    def phase(self, text: str) -> None: ...
-
-    def finished(self) -> None: ...
 
 
 @dataclass
@@ -314,21 +310,24 @@ class Bench:
         return bench
 
     async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
+        services = replace(self.services, progress=progress or QuietProgress())
+        return await start(services, experiment(**changes))
 
     async def begin(self, **changes: Any) -> str:
         """The baseline's turn of a comparison whose arms take turns; returns its id."""
-        return await begin(self.services, experiment(sequential=True, **changes), keys={}, progress=QuietProgress())
+        assert await start(self.services, experiment(sequential=True, **changes), arms=[BASELINE]) is None
+        return self.store.list(ComparisonFilter())[0].id
 
     async def take_turn(self, comparison_id: str, arm: ArmName = CANDIDATE) -> Any:
         """An arm's turn of such a comparison."""
-        return await take_turn(self.services, comparison_id, arm, keys={}, progress=QuietProgress())
+        return await resume(self.services, comparison_id, arms=[arm])
 
     async def look(self, **changes: Any) -> Preflight:
-        return await look_before(self.services, experiment(**changes), keys={}, progress=QuietProgress())
+        return await look_before(self.services, experiment(**changes))
 
     async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
+        services = replace(self.services, progress=progress or QuietProgress())
+        return await resume(services, comparison_id, **changes)
 
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qualab.clock import SystemClock
 from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.urls import same_server
 from qualab.model.comparison import Analysis, Comparison
@@ -16,7 +15,7 @@ from qualab.model.engine import Preflight, TaskDrafting, Treatment
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import DecisionRule, MetricSpec, RequestPolicy, TaskSpec
-from qualab.model.ports import ComparisonFilter
+from qualab.model.ports import Clock, ComparisonFilter
 from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
 from qualab.store import Store
@@ -94,7 +93,7 @@ class Pair:
             open_endpoint=HttpEndpoint,
             named_tokenizer=lambda _: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=same_server,
-            clock=SystemClock(),
+            clock=Clock(),
             runner="here:1:a",
             pins=FakePins(),
         )
@@ -105,12 +104,12 @@ class Pair:
         return experiment(**{**given, **changes})
 
     def preflight(self, **changes: Any) -> Preflight:
-        return asyncio.run(look_before(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+        return asyncio.run(look_before(self.services, self.wanted(**changes)))
 
     def compared(self, *, killed_after: int | None = None, **changes: Any) -> Analysis:
         """Runs a comparison to its end, or until so many of the candidate's answers."""
         progress = Killing(after=killed_after)
-        return progress.result_of(start(self.services, self.wanted(**changes), keys={}, progress=progress))
+        return progress.result_of(start(replace(self.services, progress=progress), self.wanted(**changes)))
 
     @property
     def comparison(self) -> Comparison:
@@ -118,8 +117,7 @@ class Pair:
         return found
 
     def resumed(self, *, retry_failed: bool = False) -> Analysis:
-        given: dict[str, Any] = {"keys": {}, "progress": QuietProgress(), "retry_failed": retry_failed}
-        return asyncio.run(resume(self.services, self.comparison.id, **given))
+        return asyncio.run(resume(self.services, self.comparison.id, retry_failed=retry_failed))
 
     def replace_candidate(self, engine: EngineScript, *, drafts: bool = True) -> None:
         """Another process at the candidate's port."""

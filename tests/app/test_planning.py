@@ -348,7 +348,7 @@ async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
 
     bench.candidate.answer = answer
     sampled = {"repeats": 2, "gen_kwargs": {"temperature": 1.0}}
-    analysis = await start(bench.services, experiment(**sampled), keys={}, progress=QuietProgress())
+    analysis = await start(bench.services, experiment(**sampled))
     pilot = pilot_of(bench.store, analysis.comparison_id)
     seen = pilot.metrics["sums/exact_match,none"]
     assert (seen.n_scores, seen.n_changed, seen.discordance) == (200, 20, 0.1)
@@ -365,7 +365,7 @@ async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
 
 async def test_a_pilot_without_a_change_is_no_proof_of_none() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    analysis = await start(bench.services, experiment())
     found = planned_suite(experiment(), FakeTasks(n_items=50), Given(), pilot_of(bench.store, analysis.comparison_id))
     assert found.metrics[0].belief.discordance == 0.0
     assert any("up to 5.8 %" in note for note in english(found.caveats))
@@ -378,7 +378,7 @@ async def test_a_pilot_without_answers_is_refused() -> None:
     bench, progress = Bench(harness=FakeHarness(FakeTasks(n_items=50))), QuietProgress()
     bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: failure()
     with pytest.raises(RunStopped, match="stored"):
-        await start(bench.services, experiment(), keys={}, progress=progress)
+        await start(replace(bench.services, progress=progress), experiment())
     with pytest.raises(InvalidValue, match="no scores to plan from"):
         pilot_of(bench.store, progress.comparison.id)
 
@@ -439,7 +439,7 @@ async def test_a_frozen_plan_is_not_run_or_looked_at_with_other_items_or_setting
     for job in (start, look_before):
         bench = Bench(harness=FakeHarness(tasks))
         with pytest.raises(PlanChanged, match=message):
-            await job(bench.services, experiment(**changes), keys={}, progress=QuietProgress(), frozen=frozen)
+            await job(bench.services, experiment(**changes), frozen=frozen)
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewh
     bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
     bench.baseline.url = off
     settings = experiment(baseline=off, candidate=on)
-    analysis = await start(bench.services, settings, keys={}, progress=QuietProgress(), frozen=frozen.plan)
+    analysis = await start(bench.services, settings, frozen=frozen.plan)
     assert bench.harness.seen[0].revisions == {"sums": COMMIT}
     comparison = bench.store.get(analysis.comparison_id)
     assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
@@ -483,7 +483,7 @@ async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_o
     bench.baseline.answer = answer
     bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
     floor = experiment(noise_floor=NoisePlan(runs=1, concurrency=2))
-    analysis = await start(bench.services, floor, keys={}, progress=QuietProgress())
+    analysis = await start(bench.services, floor)
     found = planned_suite(experiment(), FakeTasks(n_items=200), Given(), pilot_of(bench.store, analysis.comparison_id))
     (one,) = found.metrics
     assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)

@@ -22,7 +22,7 @@ from qualab.report.scores import metric_table
 from qualab.report.terminal import print_analysis
 from qualab.report.words import ENGLISH
 from qualab.run.run import start
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, experiment, reply
 from tests.said import english
 
 SMALL = 0.12
@@ -135,7 +135,7 @@ class ClusteredTasks(FakeTasks):
 async def test_a_run_through_the_use_case_honours_clusters_and_is_recomputed_the_same() -> None:
     bench = Bench(harness=FakeHarness(ClusteredTasks(n_items=400)))
     bench.candidate.answer = lambda prompt, seed: reply("no") if int(prompt[4:]) < 12 else echo_number(prompt, seed)
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    analysis = await start(bench.services, experiment())
     evidence = analysis.metrics[0].evidence
     assert (evidence.n_items, evidence.n_clusters, evidence.losses) == (400, 100, 12)
     assert evidence.pvalue == pytest.approx(1 / 2**3)  # three passages of four questions, mid-p

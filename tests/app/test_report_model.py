@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import InvalidValue
+from qualab.errors import WrongState
 from qualab.model import comparison as results
 from qualab.model import engine as engines
 from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
@@ -239,7 +239,7 @@ def test_without_an_analysis_there_is_no_report() -> None:
     made, _ = sample()
     store = fresh_store()
     store.create(made.comparison, made.items)
-    with pytest.raises(InvalidValue, match="no analysis yet"):
+    with pytest.raises(WrongState, match="no analysis yet"):
         report_model(store, made.comparison.id, Language.ENGLISH)
 
 

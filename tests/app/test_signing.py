@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
+from qualab.errors import ComparisonBusy, InvalidValue, ScoringTimedOut, WrongState
 from qualab.model.names import Language, Verdict
 from qualab.report.words import ENGLISH, catalogue
 from qualab.run.sign import sign_off
@@ -84,7 +84,7 @@ async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_give
     changes: dict[str, Any], obstacle: str
 ) -> None:
     done = await finish(**changes)
-    with pytest.raises(SignOffRefused, match=obstacle):
+    with pytest.raises(WrongState, match=obstacle):
         done.sign()
     assert not done.store.signoffs(done.id)
     signed = done.sign(override="the customer waits")
@@ -125,7 +125,7 @@ def test_a_sign_off_says_what_can_be_kept_and_shown(texts: dict[str, str], says:
 def test_what_has_no_verdict_is_not_signed_off() -> None:
     store = fresh_store()
     store.create(make_comparison(), make_items(1))
-    with pytest.raises(NotYet, match="no verdict"):
+    with pytest.raises(WrongState, match="no analysis yet"):
         sign_off(store, "c-1", signed_by="Kim", who="kim@ci", at=START)
 
 

@@ -13,7 +13,7 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import STALE_AFTER_S
 from qualab.run import prune as standing
 from qualab.run.run import resume
-from tests.app.fakes import START, Bench, QuietProgress
+from tests.app.fakes import START, Bench
 
 RUNNING, INTERRUPTED, FINISHED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED, ComparisonStatus.FINISHED
 SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds=STALE_AFTER_S + 1)
@@ -70,7 +70,7 @@ async def test_what_another_runs_is_refused_before_tasks_are_loaded_or_an_endpoi
         await bench.resume(id_)
     assert (len(bench.harness.seen), bench.candidate.generated) == (n_loads, n_asked)
     bench.clock.instant = LATE
-    await resume(replace(bench.services, runner="here:2:c"), id_, keys={}, progress=QuietProgress())
+    await resume(replace(bench.services, runner="here:2:c"), id_)
     assert standing.find(bench.store, id_, now=LATE).status is FINISHED
 
 

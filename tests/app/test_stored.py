@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qualab.bootstrap import task_catalog
-from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, PlanChanged, RunStopped
+from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, PlanChanged, RunStopped, WrongState
 from qualab.imports.import_ import ImportRequest
 from qualab.imports.import_ import compare_runs as compare_stored
 from qualab.model.canonical import canonical_json
@@ -97,7 +97,7 @@ async def test_what_cannot_judge_is_refused() -> None:
             compare_again(bench.services, before.comparison_id, other=replace(plan, **changes))
     with pytest.raises(InvalidValue, match="Did you mean sums"):
         again_under(bench, before, margins={"sum": 0.1})
-    with pytest.raises(InvalidValue, match="no analysis yet"):
+    with pytest.raises(WrongState, match="no analysis yet"):
         compare_again(bench.services, await stopped(bench))
 
 

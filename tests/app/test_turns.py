@@ -14,9 +14,9 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import NoisePlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
-from qualab.run.run import begin, take_turn, turns_left
+from qualab.run.run import resume, start, turns_left
 from qualab.run.sign import signoff_obstacles
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, echo_number, failure
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, echo_number, failure
 from tests.app.scripted_pair import ROUNDS, Killing, Pair, drafting, pair, treatment, troubles
 from tests.said import english
 from tests.scripted_engine import OPEN, SPEC_DECODE_REFUSES, EngineScript
@@ -51,13 +51,14 @@ class Turns:
     def take(self, arm: ArmName, *, killed_after: int | None = None, **changes: Any) -> Any:
         """An arm's turn, the baseline's first one of a new comparison."""
         self.serve(arm)
-        given: dict[str, Any] = {"keys": {}, "progress": Killing(after=killed_after, arm=arm)}
+        progress = Killing(after=killed_after, arm=arm)
+        services = replace(self.both.services, progress=progress)
         if self.both.store.list(ComparisonFilter()):
-            turn = take_turn(self.both.services, self.both.comparison.id, arm, **given)
+            turn = resume(services, self.both.comparison.id, arms=[arm])
         else:
             wanted = self.both.wanted(sequential=True, candidate=self.both.off.url, **changes)
-            turn = begin(self.both.services, wanted, **given)
-        return given["progress"].result_of(turn)
+            turn = start(services, wanted, arms=[arm])
+        return progress.result_of(turn)
 
     def left(self) -> tuple[ArmName, ...]:
         return turns_left(self.both.services, self.both.comparison.id)
@@ -251,7 +252,7 @@ def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns:
     comparison_id = turns.take(BASELINE)
     turns.stop()
     with pytest.raises(EndpointUnreachable):
-        asyncio.run(take_turn(turns.both.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress()))
+        asyncio.run(resume(turns.both.services, comparison_id, arms=[CANDIDATE]))
     assert turns.status is ComparisonStatus.INTERRUPTED
     assert troubles(turns.take(CANDIDATE)) == ()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, EmptyDataset, ScoringUnavailable
+from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, ScoringUnavailable
 from qualab.harness.catalog import hints_from_metadata, read_catalog
 from qualab.harness.sources import in_memory, read_table
 from qualab.model.names import MetricKind, RequestKind
@@ -66,14 +66,14 @@ def test_a_data_file_that_is_missing_broken_or_empty_is_named(tmp_path: Path) ->
     with pytest.raises(BadDataFile, match=r"items\.jsonl, line 2"):
         load_own(folder)
     (folder / "items.jsonl").write_text("")
-    with pytest.raises(EmptyDataset, match=r"items\.jsonl"):
+    with pytest.raises(BadDataFile, match=r"items\.jsonl"):
         load_own(folder)
     (folder / "items.jsonl").unlink()
     with pytest.raises(DatasetUnavailable, match=rf"items\.jsonl.*{tmp_path}"):
         load_own(folder)
     code = "def none(docs):\n    return docs.filter(lambda doc: False)\n"
     filtered = own(tmp_path / "filtered", dedent(PLAIN) + "process_docs: !function helpers.none\n", code=code)
-    with pytest.raises(EmptyDataset, match="mine"):
+    with pytest.raises(BadDataFile, match="mine"):
         load_own(filtered)
 
 
@@ -234,7 +234,7 @@ def test_a_bad_line_and_a_file_without_rows_or_rights_are_named(tmp_path: Path) 
     with pytest.raises(BadDataFile, match="line 2: no column b"):  # the first line says the columns
         read_table(file_of(tmp_path, '{"a": 1, "b": 2}\n{"a": 1, "c": 3}\n'))
     for content in ("", "\n\n"):
-        with pytest.raises(EmptyDataset, match=r"data\.jsonl"):
+        with pytest.raises(BadDataFile, match=r"data\.jsonl"):
             read_table(file_of(tmp_path, content))
     with pytest.raises(DatasetUnavailable, match=r"none\.jsonl"):
         read_table(tmp_path / "none.jsonl")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.errors import HarnessError, ScoringTimedOut, TooManyTasks, UnknownTask
+from qualab.errors import HarnessError, InvalidValue, ScoringTimedOut, UnknownTask
 from qualab.harness import process
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.items import Item, Reply
@@ -174,7 +174,7 @@ def test_a_process_without_tasks_is_used_again_while_it_is_young(
 
 def test_more_tasks_than_the_bound_are_refused(separate: Harness, tiny_data: Path) -> None:
     for names in (("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")):
-        with pytest.raises(TooManyTasks, match="more than 2 tasks") as refused:
+        with pytest.raises(InvalidValue, match="more than 2 tasks") as refused:
             separate.load(TaskOptions(names=names, data_dir=tiny_data, most_tasks=2))
         assert refused.value.details == {"fields": {"tasks": "must be at most 2 tasks"}}
     with pytest.raises(UnknownTask) as unknown:

@@ -12,14 +12,13 @@ from tests.house.modules import Import, Module, imports, imports_of, modules
 
 BELOW = {"errors", "stats", "model"}
 ROOMS = {*BELOW, "harness", "endpoints", "store", "planning", "analysis"}
-ABOVE = {*ROOMS, "words", "run", "report", "imports", "managed", "settings", "clock"}
+ABOVE = {*ROOMS, "words", "run", "report", "imports", "managed", "settings"}
 ALLOWED = {
     "qualab": set(),
     "errors": set(),
     "stats": {"errors"},
     "model": {"errors", "stats"},
     "settings": {"errors", "model"},
-    "clock": BELOW,
     "harness": BELOW,
     "endpoints": BELOW,
     "store": BELOW,

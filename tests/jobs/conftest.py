@@ -113,7 +113,7 @@ class Site:
         return self.stack.enter_context(Process(errors, *arguments, QUALAB_DB=self.url, **environment))
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
-        urls = {arm.value: experiment[arm.value] for arm in ArmName}
+        urls = {f"{arm}_url": experiment[arm.value] for arm in ArmName}
         ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
     def status(self, comparison_id: str) -> ComparisonStatus:

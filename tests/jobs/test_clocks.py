@@ -8,19 +8,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from qualab import bootstrap
-from qualab.clock import SharedClock, SystemClock
 from qualab.errors import StoreError
 from qualab.model.ports import Clock
 from qualab.service.context import context_of
 from qualab.service.settings import load_service
-from qualab.service.worker import working
+from qualab.service.worker import SharedClock, working
 from qualab.settings import load
 from tests.store.conftest import url_of
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
-class Ahead(SystemClock):
+class Ahead(Clock):
     def now(self) -> datetime:
         return super().now() + HOUR
 

@@ -14,7 +14,6 @@ from qualab import bootstrap
 from qualab.model.comparison import Analysis
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.run.run import start
-from qualab.service.worker import NullProgress
 from qualab.settings import load
 from tests.fresh_store import fresh_store
 from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
@@ -49,7 +48,7 @@ def alone() -> Analysis:
     with pair_of_servers() as servers:
         settings = load(content=servers.experiment(), environment=False)
         services = bootstrap.services_of(settings, store=fresh_store())
-        return asyncio.run(start(services, settings, keys={}, progress=NullProgress()))
+        return asyncio.run(start(services, settings))
 
 
 def check_asked(site: Site, servers: Servers, comparison_id: str, *, at_most_twice: int) -> int:

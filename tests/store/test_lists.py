@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
+from qualab.errors import ComparisonNotFound, InvalidValue, StoreError
 from qualab.model.names import ComparisonStatus, LookDecision, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
@@ -244,7 +244,7 @@ def test_a_token_ends_when_it_expires_or_is_revoked(store: Store) -> None:
 
 
 def test_an_unknown_token_is_not_revoked(store: Store) -> None:
-    with pytest.raises(TokenNotFound, match="'t1'"):
+    with pytest.raises(InvalidValue, match="'t1'"):
         store.revoke_token("t1", entry=make_entry())
     assert store.audit().entries == ()
 

@@ -12,7 +12,7 @@ from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
     ComparisonSignedOff,
-    KeyReused,
+    InvalidValue,
     StoreError,
     VersionConflict,
 )
@@ -133,7 +133,7 @@ def test_a_request_comes_back_as_it_went_in(store: Store) -> None:
 def test_a_key_stands_for_one_request_of_one_token(store: Store) -> None:
     assert [ask_for(store, id_, key="k", body_hash="b") for id_ in ("c-1", "c-2")] == ["c-1", "c-1"]
     for changes in ({"body_hash": "other"}, {"body_hash": "b", "who": "another token"}):
-        with pytest.raises(KeyReused, match="'k'"):
+        with pytest.raises(InvalidValue, match="'k'"):
             ask_for(store, "c-2", key="k", **changes)
     assert (store.counts(), actions(store)) == ({"queued": 1}, ["comparison.create"])
     assert [ask_for(store, id_, body_hash="b") for id_ in ("c-3", "c-4")] == ["c-3", "c-4"], "without a key"

@@ -179,7 +179,12 @@ def test_the_browsers_language_is_spoken(site: Site) -> None:
 def test_codes_of_korean_errors_are_those_of_errors() -> None:
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, QualabError)]
     codes = {kind.code for kind in kinds}
-    assert catalogue(Language.KOREAN)["errors"].keys() - codes == {"no-such-route", "request-too-large"}
+    assert catalogue(Language.KOREAN)["errors"].keys() - codes == {
+        "no-such-route",
+        "not-yet",
+        "request-too-large",
+        "workers-lost",
+    }
     unknown = Wording(language=Language.KOREAN).notice("of a later version", "Quite new", "Do that")
     assert (unknown.title, unknown.message, unknown.hint) == ("처리하지 못했습니다", "Quite new", "Do that")
 

@@ -90,15 +90,12 @@ class Problem:
     errors: list[FieldError] = field(default_factory=list)
 
 
-_STATUS = (e.ComparisonBusy, e.ComparisonSignedOff, e.WrongState, e.NotYet)
-_TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.EmptyDataset, e.ScoringUnavailable)
+_TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.ScoringUnavailable)
 OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, str], ...] = (
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
     (e.VersionConflict, 412, "If-Match"),
-    (e.KeyReused, 422, "Idempotency-Key"),
-    (_STATUS, 409, "comparison_id"),
-    (e.SignOffRefused, 409, "override"),
+    ((e.ComparisonBusy, e.ComparisonSignedOff, e.WrongState), 409, "comparison_id"),
     (e.Unauthenticated, 401, "Authorization"),
     (e.Forbidden, 403, "Authorization"),
     (e.TooManyRequests, 429, "rate"),

@@ -28,7 +28,7 @@ from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, R
 from qualab.model.plan import DecisionRule
 from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
-from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
+from qualab.model.wording import count, percent, pp, proven, share, visible_text
 from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
@@ -90,7 +90,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "change_cell": lambda change: Cell(text=words(f"change {change}"), tone=TONES[change]),
         "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}",
         "count": count,
-        "seconds": seconds,
+        "seconds": "{:.2f} s".format,
         "visible": visible_text,
     }
     body = render_page(name, {**shared, **values})

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 
 from qualab import bootstrap
 from qualab.analysis.drafter import Difference, differences
-from qualab.errors import NotYet, VersionConflict
+from qualab.errors import VersionConflict, WrongState
 from qualab.model.canonical import plain
 from qualab.model.comparison import Analysis, SignOff
 from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
@@ -242,7 +242,8 @@ def acceptance(call: Reader, comparison_id: str) -> Response:
     """Read what the drafter did, task by task."""
     treatment = reading.analysis_of(call.context, comparison_id).treatment
     if treatment is None:
-        raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
+        message = f"The analysis of {comparison_id} did not look into engines"
+        raise WrongState(message, hint="Analyse it again", code="not-yet")
     return answer(call.request, treatment)
 
 
