@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ class Outcome:
         return next(line.split()[1] for line in self.err.splitlines() if line.startswith("Comparison "))
 
 
+@dataclass
 class Command:
     """Call `qualab` in this process."""
 
-    def __init__(self, run: Callable[..., Outcome]) -> None:
-        self.run = run
+    run: Callable[..., Outcome]
 
     def __call__(self, *arguments: object) -> Outcome:
         return self.run(*arguments)
@@ -44,6 +45,20 @@ class Command:
 def naming(baseline: ScriptedServer, candidate: ScriptedServer) -> list[str]:
     """Return the flags that name a pair."""
     return ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
+
+
+def write_table(path: Path, scores: Iterable[tuple[object, object]]) -> Path:
+    """Write a table that `qualab import` reads: a row an item, with the score of each arm."""
+    path.write_text("item,baseline,candidate\n" + "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory with real data sets and handed cases; tests are skipped where it is not."""
+    if not (folder := os.environ.get("QUALAB_SHARED")):
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    return Path(folder)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,8 @@ def test_the_files_name_says_the_format(qualab: Command, database: Path, tmp_pat
     assert done.code == 0, done.err
     assert done.out == f"Wrote {path}\n"
     assert path.read_bytes().lstrip().startswith(BEGINNINGS[suffix])
+    qualab("report", "made-up", "-o", path, "--format", "json", "--db", database)  # goes before the name
+    assert json.loads(path.read_bytes())["comparison_id"] == "made-up"
 
 
 def test_without_a_file_a_pdf_is_written_here(
@@ -45,14 +48,8 @@ def test_without_a_file_a_pdf_is_written_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert qualab("report", "made-up", "--db", database).out == "Wrote qualab-made-up.pdf\n"
-    assert (tmp_path / "qualab-made-up.pdf").read_bytes().startswith(b"%PDF")
-    assert [path.name for path in tmp_path.iterdir() if "made-up" in path.name] == ["qualab-made-up.pdf"]
-
-
-def test_the_format_goes_before_the_name(qualab: Command, database: Path, tmp_path: Path) -> None:
-    path = tmp_path / "out.pdf"
-    qualab("report", "made-up", "-o", path, "--format", "json", "--db", database)
-    assert json.loads(path.read_bytes())["comparison_id"] == "made-up"
+    (path,) = (path for path in tmp_path.iterdir() if "made-up" in path.name)
+    assert (path.name, path.read_bytes()[:4]) == ("qualab-made-up.pdf", b"%PDF")
 
 
 def test_a_dash_is_the_standard_output(database: Path) -> None:
@@ -61,25 +58,25 @@ def test_a_dash_is_the_standard_output(database: Path) -> None:
     assert done.stdout.decode().startswith("# Baseline and candidate: ")
 
 
-OTHER = "5ec0" * 16
-
-
 def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
     qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = store_at(str(database))
+    store, name = store_at(str(database)), "qualab-made-up-5ec05ec05ec0.md"
     own = store.analysis("made-up")
     assert own is not None
-    changed = Reason("changed", {"part": "margin", "before": 0.02, "after": 0.05})
-    why = Reason("after-data", {"changes": (changed,)})
+    why = Reason("after-data", {"changes": (Reason("changed", {"part": "margin", "before": 0.02, "after": 0.05}),)})
     rows = tuple(replace(row, margin=0.05) for row in own.metrics)
-    store.put_analysis(
-        replace(own, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *own.reasons), metrics=rows), now=START
-    )
+    changes: Any = {
+        "plan_hash": "5ec0" * 16,
+        "verdict": Verdict.INVALID,
+        "reasons": (why, *own.reasons),
+        "metrics": rows,
+    }
+    store.put_analysis(replace(own, **changes), now=START)
     done = qualab("report", "made-up", "--plan", "5ec", "--format", "md", "--db", database)
-    assert done.out == f"Wrote qualab-made-up-{OTHER[:12]}.md\n"
-    text = (tmp_path / f"qualab-made-up-{OTHER[:12]}.md").read_text()
+    assert done.out == f"Wrote {name}\n"
+    text = (tmp_path / name).read_text()
     assert "this plan was made after the data" in text
     assert "±5.00 pp" in text
     qualab("report", "made-up", "--format", "md", "--db", database)
