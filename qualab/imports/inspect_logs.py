@@ -163,7 +163,6 @@ def _run_of(header: JsonObject, path: Path) -> LoggedRun:
         harness_version=str(mapping(spec.get("packages")).get("inspect_ai") or ""),
         date=moment(spec.get("created")),
         model=str(spec.get("model") or ""),
-        is_chat=True,
         limit=number(mapping(spec.get("config")).get("limit")),
         settings={"system instruction": str(config.get("system_message") or "")},
         tasks={name: task},

@@ -125,7 +125,6 @@ def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
         harness_version=str(document.get("lm_eval_version") or ""),
         date=moment(number(document.get("date")) or files.date),
         model=str(document.get("model_name") or ""),
-        is_chat="chat" in str(document.get("model_source") or "") or bool(document.get("chat_template")),
         limit=number(config.get("limit")),
         seed=_whole(config.get("random_seed")),
         gen_kwargs=mapping(config.get("gen_kwargs")),
