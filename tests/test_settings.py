@@ -12,13 +12,11 @@ from qualab.bootstrap import location_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
 from qualab.settings import FIELDS, OPTIONS, Settings, keys_of, load
+from tests.cli.conftest import no_settings_around
 
+__all__ = ["no_settings_around"]
 
-@pytest.fixture(autouse=True)
-def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
-        monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+pytestmark = pytest.mark.usefixtures("no_settings_around")
 
 
 def experiment(tmp_path: Path, text: str) -> Path:

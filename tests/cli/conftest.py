@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from qualab.cli.main import main
-from qualab.settings import FIELDS
+from qualab.cli.main import app, main
+from qualab.settings import FIELDS, KEY_FIELDS
 from tests.scripted_server import Script, ScriptedServer
 
 
@@ -61,11 +61,26 @@ def shared() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one comparison, of a table in which a quarter is lost."""
+    folder = tmp_path_factory.mktemp("database")
+    table = write_table(folder / "scores.csv", ((1, int(n % 4 > 0)) for n in range(400)))
+    with pytest.raises(SystemExit):
+        app(["import", str(table), "--db", str(folder / "qualab.db")], prog_name="qualab")
+    return folder / "qualab.db"
+
+
 @pytest.fixture
-def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
-        monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", *(f"QUALAB_{name.upper()}" for name in (*FIELDS, *KEY_FIELDS))):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def qualab(
+    no_settings_around: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
     monkeypatch.setenv("QUALAB_DB", str(tmp_path / "qualab.db"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

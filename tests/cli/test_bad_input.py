@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 
 from qualab.cli.pair import write_example
 from tests.cli.conftest import Command, Outcome, naming
-from tests.scripted_server import Script, ScriptedServer
+from tests.scripted_server import ScriptedServer
 
 
 def fails(outcome: Outcome, code: int, *says: str) -> None:
@@ -43,13 +42,13 @@ def prepared(folder: Path) -> None:
     copa(folder / "copa")
     files = {"file": "", "looks.yaml": "looks: 2.5\n", "notes.txt": "not a database " * 100}
     files |= {"mine/mine.yaml": "task: mine\noutput_type: nonsense\n"}
-    files |= {f"broken/gsm8k/{split}.jsonl": f'{GOOD}\n{GOOD}\n{{"question": ' for split in ("test", "train")}
+    rows = '{"question": "1 + 1?", "answer": "#### 2"}\n' * 2
+    files |= {f"broken/gsm8k/{split}.jsonl": f'{rows}{{"question": ' for split in ("test", "train")}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     write_example("pair.yaml", folder / "pair.yaml", force=False)
 
 
-GOOD = '{"question": "1 + 1?", "answer": "#### 2"}'
 WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
     # options over a run that is right (None leaves one out), the exit code, and words of the message
     ({"--candidate": "http://127.0.0.1:9/v1"}, 5, ["Candidate", "http://127.0.0.1:9"]),
@@ -102,38 +101,56 @@ def test_a_run_that_cannot_be_is_one_clear_line(  # noqa: PLR0917
     fails(qualab("run", *given), code, *(text.format(**names) for text in says))
 
 
-def test_unknown_flag_names_the_nearest(qualab: Command, arms: list[str]) -> None:
-    done = qualab("run", *arms, "--taks", "gsm8k")
-    assert (done.code, "--tasks" in done.err) == (2, True)
+STATS = "stats test --gains 7 --losses 12 --items 600 --margin 0.02"
+PLAN = "plan --tasks demo_arithmetic"
+REFUSED: list[tuple[str, str]] = [
+    # a command line, and a part of what it says
+    ("run --taks gsm8k", "--tasks"),
+    *(
+        (f"{command} 20200101", "There is no comparison '20200101'")
+        for command in ("show", "resume", "export", "report")
+    ),
+    ("gate", "No comparison is named"),
+    ("gate --latest", "No comparison is named"),
+    ("gate x --label y", "Both an id and --latest or --label are given"),
+    ("gate x --timeout soon", "--timeout: 'soon' is not a duration"),
+    ("gate x --token-file /nowhere", "Cannot read the token file"),
+    ("gate x --server nowhere", "has no scheme"),
+    ("list --since=-3d", "--since: '-3d' is not a time\n  As 2026-03-04"),
+    ("list --since=2026-13-01", "--since: '2026-13-01' is not a time"),
+    ("prune --older-than=90", "--older-than: '90' is not a duration\n  As 90s, 30m, 12h, 90d"),
+    ("prune --older-than=-1d", "'-1d' is not a duration"),
+    ("import --baseline .", "Two logs are needed"),
+    ("import t.csv --baseline .", "A table holds both arms"),
+    ("import --baseline . --candidate . --allow all", "no finding named all"),
+    ("import --baseline . --candidate . --run left=1", "run: "),
+    ("import t.csv --score-bounds scores=0", "not of the form name=low:high"),
+    (f"{STATS} --both-right 582", "do not fit into 600 items"),
+    (f"{STATS} --confidence 95", "confidence level must lie between 0 and 1"),
+    ("stats mde --items 600 --discordance 5", "discordance must lie between 0 and 1"),
+    ("stats size --margin 0.02 --discordance 0.05 --repeats 4", "go together"),
+    (f"{PLAN} --margins demo_arith=0.01", "Did you mean demo_arithmetic"),
+    (f"{PLAN} --score-bounds demo_arith=0:100", "Did you mean demo_arithmetic"),
+    (f"{PLAN} --discordance much", "not of the form"),
+    (f"{PLAN} --discordance 1.5", "discordance must be"),
+    (f"{PLAN} --missing-lost 1", "missing_lost must be"),
+    (f"{PLAN} --pilot nothing", "no comparison"),
+    (f"{PLAN} --objective better", "better"),
+    ("token create ci --expires 0h", "expires"),
+    ("token create ci --expires 5y", "--expires: '5y' is not a duration"),
+    ("serve --port 99999", "port"),
+    ("serve --allow-endpoint http://x", "http://x"),
+    ("serve --allow-endpoint 10.0.0.0/99", "10.0.0.0/99"),
+    *((f"serve --port 0 --host {host}", f"Nobody is served on {host} without a token") for host in ("0.0.0.0", "::")),
+]
 
 
-def test_a_locked_database(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    assert qualab("list").code == 0
-    holder = sqlite3.connect(tmp_path / "qualab.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    try:
-        fails(qualab("run", *arms, "--tasks", "demo_arithmetic"), 5, "lock")
-    finally:
-        holder.close()
-
-
-def test_an_unknown_comparison(qualab: Command) -> None:
-    for command in ("show", "resume", "export"):
-        fails(qualab(command, "20200101"), 2, "20200101", "qualab list")
-
-
-def test_prompts_longer_than_the_context_are_left_out_and_counted(qualab: Command, tmp_path: Path) -> None:
-    (tmp_path / "gsm8k").mkdir()
-    long = json.dumps({"question": "1 + 1? " * 50, "answer": "#### 2"})
-    for split in ("test", "train"):
-        (tmp_path / "gsm8k" / f"{split}.jsonl").write_text("\n".join([GOOD, long] * 10), encoding="utf-8")
-    with ScriptedServer(Script(max_model_len=100)) as off, ScriptedServer(Script(max_model_len=100, drafts=True)) as on:
-        flags = [*naming(off, on), "--max_failed_share", "1", "--num_fewshot", "0"]
-        done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", tmp_path)
-    assert done.code == 3, done.err
-    left_out = "Left out: 10 answers that both arms lack for the same reason."
-    for text in ("baseline 20 10 10 rejected", left_out, "these 10 items prove"):
-        assert text in " ".join(done.out.split())
+@pytest.mark.parametrize(("command", "says"), REFUSED)
+def test_wrong_arguments_are_refused_in_one_line(qualab: Command, command: str, says: str) -> None:
+    done = qualab(*command.split())
+    assert (done.code, done.out) == (2, ""), done.err
+    assert says in done.err
+    assert "Traceback" not in done.err
 
 
 def copa(folder: Path) -> Path:

@@ -83,6 +83,7 @@ for reader in true "head -1"; do "$@" 2>&1 | $reader > /dev/null; echo $?; done
     [
         (["gate", "ID", "--format", "json"], 1),
         (["import", "TABLE", "--margin", "0.005"], 1),
+        (["report", "ID", "-o", "-", "--format", "html"], 0),
         (["show", "no-such-id"], 2),
         (["run", "--limit", "many"], 2),
     ],
@@ -113,23 +114,6 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
     told = json.loads(json_file.read_text())
     assert (told["verdict"], told["error"]["code"]) == (None, "comparison-not-found")
     assert qualab("gate", "no-such-id").code == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "No comparison is named"),
-        (["--latest"], "No comparison is named"),
-        (["x", "--label", "y"], "Both an id and --latest or --label are given"),
-        (["x", "--timeout", "soon"], "--timeout: 'soon' is not a duration"),
-        (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
-        (["x", "--server", "nowhere"], "has no scheme"),
-    ],
-)
-def test_wrong_arguments_of_a_gate_are_one_clear_line(qualab: Command, arguments: list[str], said: str) -> None:
-    done = qualab("gate", *arguments)
-    assert done.code == 2
-    assert said in done.err.splitlines()[0]
 
 
 def test_a_token_that_is_more_than_one_line_is_refused_and_not_repeated(

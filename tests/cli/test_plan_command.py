@@ -75,13 +75,14 @@ def test_another_plan_does_not_replace_a_file_unless_told_to(qualab: Command) ->
 
 
 def test_a_strict_plan_says_so_and_is_another_plan(qualab: Command) -> None:
-    plain = qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
-    strict = qualab("plan", "--tasks", "demo_arithmetic", *MODEL, "--strict", "--output", "strict.yaml")
-    assert "Strict: a loss inside the margin is a REGRESSION too." in " ".join(strict.out.split())
-    assert "Strict" not in plain.out
-    documents = [yaml.safe_load(Path(name).read_text(encoding="utf-8")) for name in ("plan.yaml", "strict.yaml")]
-    assert [document["plan"]["rule"]["strict"] for document in documents] == [False, True]
-    assert documents[0]["hash"] != documents[1]["hash"]
+    says = "Strict: a loss inside the margin is a REGRESSION too."
+    hashes = set()
+    for flags in ((), ("--strict",)):
+        planned = qualab("plan", "--tasks", "demo_arithmetic", *MODEL, *flags, "--force")
+        frozen = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
+        assert (says in " ".join(planned.out.split())) == frozen["plan"]["rule"]["strict"] == bool(flags)
+        hashes.add(frozen["hash"])
+    assert len(hashes) == 2
 
 
 def test_a_plan_keeps_the_places_that_were_said_and_other_ones_beat_them(
@@ -100,27 +101,9 @@ def test_a_plan_keeps_the_places_that_were_said_and_other_ones_beat_them(
 
 def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
     planned = qualab("plan", "--tasks", "demo_arithmetic", "--format", "json")
-    assert planned.code == 0
+    assert (planned.code, "--model" in planned.err) == (0, True)
     assert json.loads(planned.out)["metrics"][0]["asked"]["n_items"] == 80
-    assert "--model" in planned.err
     assert not Path("plan.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--margins", "demo_arith=0.01"), "Did you mean demo_arithmetic"),
-        (("--score-bounds", "demo_arith=0:100"), "Did you mean demo_arithmetic"),
-        (("--discordance", "much"), "not of the form"),
-        (("--discordance", "1.5"), "discordance must be"),
-        (("--missing-lost", "1"), "missing_lost must be"),
-        (("--pilot", "nothing"), "no comparison"),
-        (("--objective", "better"), "better"),
-    ],
-)
-def test_what_cannot_be_planned_is_one_line(qualab: Command, flags: tuple[str, str], said: str) -> None:
-    refused = qualab("plan", "--tasks", "demo_arithmetic", *flags)
-    assert (refused.code, said in refused.err, "Traceback" in refused.err) == (2, True, False)
 
 
 def test_compare_under_the_own_plan_repeats_and_under_another_marks(qualab: Command, pair: Pair) -> None:
@@ -154,16 +137,16 @@ def test_release_is_planned_without_a_network(qualab: Command, shared: Path) -> 
 
 
 def test_expected_missing_answers_are_said_in_a_flag_or_a_file_and_frozen(qualab: Command) -> None:
-    flags = ("--tasks", "demo", *MODEL, "--margin", "0.2")
-    planned = qualab("plan", *flags, "--expected-missing", 0.01, "--missing-lost", 0.25)
+    experiment = {"tasks": "demo", "model": "scripted", "margin": 0.2, "expected_missing": 0.01, "missing_lost": 0.25}
+    flags = [part for name, value in experiment.items() for part in (f"--{name}", value)]
+    planned = qualab("plan", *flags)
     assert planned.code == 0, planned.err
     assert "with missing" in planned.out
     assert "with the expected missing answers" in planned.out
     frozen = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
     assert frozen["plan"]["assumptions"]["missing"] == frozen["figures"]["expected_missing"] == 0.01
     assert (frozen["plan"]["rule"]["missing_lost"], frozen["plan"]["rule"]["max_missing_share"]) == (0.25, None)
-    experiment = {"tasks": "demo", "model": "scripted", "margin": 0.2, "expected_missing": 0.01, "missing_lost": 0.25}
     Path("experiment.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
-    again = qualab("plan", "experiment.yaml", "--output", "other.yaml", "--format", "json")
-    assert json.loads(again.out)["plan_hash"] == frozen["hash"]
-    assert all(one["power_missing"] < one["power"] for one in json.loads(again.out)["metrics"])
+    again = qualab.json("plan", "experiment.yaml", "--output", "other.yaml")
+    assert again["plan_hash"] == frozen["hash"]
+    assert all(metric["power_missing"] < metric["power"] for metric in again["metrics"])

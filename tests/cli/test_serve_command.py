@@ -27,21 +27,13 @@ def test_a_token_is_made_listed_and_revoked(qualab: Command) -> None:
     assert "with scope run" in made.err
     (listed,) = qualab.json("token", "list")
     assert (listed["name"], listed["scope"], listed["revoked_at"]) == ("ci", "run", None)
-    secret = text.partition(".")[2]
-    assert secret not in qualab("token", "list").out + json.dumps(listed)
-    assert "valid" in qualab("token", "list").out
+    table = qualab("token", "list").out
+    assert "valid" in table
+    assert text.partition(".")[2] not in table + json.dumps(listed)
     assert qualab("token", "revoke", listed["id"]).code == 0
     assert "revoked" in qualab("token", "list").out
     missing = qualab("token", "revoke", "nothing")
     assert (missing.code, "There is no token" in missing.err) == (2, True)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_nobody_is_served_elsewhere_without_a_token(qualab: Command, host: str) -> None:
-    refused = qualab("serve", "--host", host, "--port", "0")
-    assert refused.code == 2
-    assert refused.err.splitlines()[0] == f"qualab: Nobody is served on {host} without a token, and there is none"
-    assert "qualab token create" in refused.err
 
 
 def test_a_token_of_a_file_opens_the_service_and_no_database_knows_it(qualab: Command, tmp_path: Path) -> None:
@@ -66,18 +58,6 @@ def test_a_file_without_a_token_is_refused_and_its_content_not_repeated(
         (tmp_path / "token").write_text(text)
     refused = qualab("serve", "--port", "0", "--token-file", tmp_path / "token")
     assert (refused.code, str(tmp_path / "token") in refused.err, "canary" in refused.err) == (2, True, False)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(("serve", *more) for more in (("--port", "99999"), ("--allow-endpoint", "http://x"))),
-        ("serve", "--allow-endpoint", "10.0.0.0/99"),
-        *(("token", "create", "ci", "--expires", expires) for expires in ("0h", "5y")),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(qualab: Command, arguments: tuple[str, ...]) -> None:
-    assert qualab(*arguments).code == 2
 
 
 def test_a_port_that_is_taken_is_said_with_the_exit_code_of_infrastructure(qualab: Command) -> None:

@@ -45,16 +45,6 @@ def test_a_command_does_not_load_what_it_does_not_use(
     assert unloaded & set(ended.stdout.splitlines()[-1].split()) == set()
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One comparison, imported from a table."""
-    folder = tmp_path_factory.mktemp("database")
-    table = write_table(folder / "scores.csv", [(1, 1)] * 400)
-    with pytest.raises(SystemExit):
-        app(["import", str(table), "--db", str(folder / "qualab.db")], prog_name="qualab")
-    return folder / "qualab.db"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_where_the_table_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

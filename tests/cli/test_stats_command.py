@@ -89,22 +89,6 @@ def test_sizes_in_words(qualab: Command) -> None:
     assert "looks" not in " ".join(found)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("test", *COUNTS, "--margin", 0.02, "--both-right", 582), "do not fit into 600 items"),
-        (("test", *COUNTS, "--margin", 0.02, "--confidence", 95), "confidence level must lie between 0 and 1"),
-        (("mde", "--items", 600, "--discordance", 5), "discordance must lie between 0 and 1"),
-        (("size", "--margin", 0.02, "--discordance", 0.05, "--repeats", 4), "go together"),
-    ],
-)
-def test_bad_input_is_one_clear_line(qualab: Command, arguments: tuple[object, ...], says: str) -> None:
-    found = qualab("stats", *arguments)
-    assert (found.code, found.out) == (2, "")
-    first, hint = found.err.splitlines()
-    assert (first.startswith("qualab: "), says in first, hint.startswith("  ")) == (True, True, True)
-
-
 def documented() -> list[list[str]]:
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
     return [line.split()[1:] for block in blocks for line in block.splitlines()]

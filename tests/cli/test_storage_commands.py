@@ -100,20 +100,3 @@ def test_more_than_a_page_is_pruned(qualab: Command, store: Store, monkeypatch: 
     for number in range(5):
         store.create(make_comparison(f"c-{number}", created_at=NOW - OLD), [])
     assert qualab("prune", "--older-than", "90d").out.endswith("deleted 5, kept 0\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        *((("list", f"--since={since}"), "As 2026-03-04") for since in ("-3d", "2026-13-01")),
-        *(
-            (("prune", f"--older-than={age}"), f"'{age}' is not a duration\n  As 90s, 30m, 12h, 90d")
-            for age in ("90", "-1d")
-        ),
-    ],
-)
-def test_a_time_or_an_age_that_is_none_is_refused(qualab: Command, arguments: tuple[str, ...], hint: str) -> None:
-    refused = qualab(*arguments)
-    assert refused.code == 2
-    assert arguments[1].partition("=")[0] in refused.err
-    assert hint in refused.err

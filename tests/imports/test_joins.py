@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from qualab.errors import BadLog, InvalidValue, PairDiffers
-from qualab.model.canonical import canonical_json
-from qualab.model.names import ComparisonStatus, MetricKind, Verdict
+from qualab.model.names import MetricKind, Verdict
 from qualab.model.plan import DecisionRule, FindingCode
-from qualab.run.prepare import Services
 from qualab.run.sign import signoff_obstacles
-from qualab.run.stored import compare_again
 from tests.imports.conftest import Importer, evidence
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
 from tests.said import english
@@ -152,18 +149,6 @@ def test_an_imported_comparison_claims_no_more_than_logs_tell_and_is_never_signe
     assert all(word in unchecked for word in ("drafter", "images", "order", "retries"))
     assert [arm.latency_p50_s for arm in found.arms] == [None, None]
     assert found.treatment is None
-
-
-def test_it_is_stored_finished_and_analysed_again_to_the_same_bytes(importer: Importer) -> None:
-    rows = binary_rows([1, 0] * 50)
-    found = importer.rows(rows, rows[:-1])
-    comparison = importer.comparison
-    assert (comparison.status, comparison.verdict) == (ComparisonStatus.FINISHED, found.verdict)
-    services: Any = Services.__new__(Services)  # an import has no endpoints and no harness; none is needed again
-    object.__setattr__(services, "store", importer.store)
-    again = compare_again(services, comparison.id)
-    assert again.is_as_stored
-    assert canonical_json(again.analysis) == canonical_json(found)
 
 
 def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer: Importer) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from qualab.errors import BadLog, InvalidValue
-from qualab.model.names import MetricKind, RequestKind, Verdict
+from qualab.model.names import MetricKind, RequestKind
 from qualab.model.plan import DecisionRule
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer, evidence
 from tests.said import english
@@ -200,21 +200,6 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
     (metric,) = analysis.metrics
     assert (metric.baseline, metric.candidate) == (45.0, pytest.approx(235 / 3))
     assert evidence(analysis).difference == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(
-    ("scores", "verdict"),
-    [
-        ([(0.1, 0.09), (0.1, 0.1), (0.1, 0.1)], Verdict.INCONCLUSIVE),
-        ([(1, 1)] * 1_000, Verdict.EQUIVALENT),
-        ([(1, 0)] * 200 + [(1, 1)] * 800, Verdict.REGRESSION),
-        ([(0.5, 0.5)] * 1500, Verdict.EQUIVALENT),
-        ([(0.5, 0.4), *[(0.5, 0.5)] * 1499], Verdict.EQUIVALENT),
-    ],
-)
-def test_scores_alone_have_verdicts(importer: Importer, scores: list[tuple[float, float]], verdict: Verdict) -> None:
-    lines = "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores))
-    assert table(importer, "item,baseline,candidate\n" + lines).verdict is verdict
 
 
 def test_an_item_that_comes_twice_in_a_table_is_no_pair(importer: Importer) -> None:
