@@ -12,11 +12,12 @@ from qualab.bootstrap import location_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
 from qualab.settings import FIELDS, OPTIONS, Settings, keys_of, load
-from tests.cli.conftest import no_settings_around
+from tests.cli.conftest import forget_settings
 
-__all__ = ["no_settings_around"]
 
-pytestmark = pytest.mark.usefixtures("no_settings_around")
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_settings(monkeypatch)
 
 
 def experiment(tmp_path: Path, text: str) -> Path:

@@ -71,16 +71,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "qualab.db"
 
 
-@pytest.fixture
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", *(f"QUALAB_{name.upper()}" for name in (*FIELDS, *KEY_FIELDS))):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def qualab(
-    no_settings_around: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
+def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    forget_settings(monkeypatch)
     monkeypatch.setenv("QUALAB_DB", str(tmp_path / "qualab.db"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
