@@ -39,8 +39,7 @@ _ASSIGNED = re.compile(r'("(?:\\.|[^"\\])*"|^|,)(?:\s*(\w+)\s*=)?')
 """A quoted text, or the beginning of a name=value."""
 
 
-class _DuplicateKey(yaml.MarkedYAMLError):
-    """A mapping has a key twice."""
+class _DuplicateKey(yaml.MarkedYAMLError): ...
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -57,7 +56,6 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _as_tuple(value: Any) -> Any:
-    """Split a comma-separated text; wrap one value."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return (value,) if isinstance(value, Path) else value
@@ -139,12 +137,6 @@ def _bounds_pair(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-def _costs(costs: DrafterCosts) -> DrafterCosts:
-    if not min(costs.draft, costs.overhead) >= 0:
-        raise PydanticCustomError("bounds", "must be at least 0")
-    return costs
-
-
 Margin = Annotated[float, Field(ge=SMALLEST_MARGIN, lt=1)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
@@ -156,9 +148,7 @@ GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
-Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers), AfterValidator(_costs)]
-
-
+Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 Image = Annotated[str, AfterValidator(_image)]
 
 
@@ -394,29 +384,10 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
-GROUPS = {
-    "pins": {name: name for name in ("image", "revision", "checkpoint")},
-    "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
-}
-"""Mappings that a file may hold in place of their settings: key -> setting."""
-
-
-def spread(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the settings of `GROUPS` beside the others, which win. Raises InvalidValue."""
-    settings = dict(content)
-    for group, names in GROUPS.items():
-        if (values := settings.pop(group, None)) is None:
-            continue
-        if not isinstance(values, Mapping) or values.keys() - names.keys():
-            raise InvalidValue.must_be(group, f"a mapping of {', '.join(names)}")
-        runs = {"noise_floor_runs": 1} if group == "noise_floor" else {}
-        settings = runs | {names[key]: value for key, value in values.items()} | settings
-    return settings
 
 
 def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Check settings, and leave out empty ones. Raises UnknownSetting naming the nearest key."""
-    content = spread(content)
     for key in map(str, content):
         if key in FIELDS:
             continue

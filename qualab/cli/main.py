@@ -22,7 +22,6 @@ from qualab.cli.output import (
     exit_code,
     keep_meaning,
     say_unwritten,
-    silence,
 )
 from qualab.errors import QualabError
 
@@ -126,11 +125,6 @@ def main() -> None:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # typer makes it 1, which would read as a regression
-            silence(sys.stdout)
-            sys.exit(UNEXPECTED)
-        raise
     except Exception as error:  # a traceback exits with 1, too
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             say_unwritten(error)

@@ -58,7 +58,6 @@ def settings_options(*names: str) -> Callable[[Callable[..., None]], Callable[..
 
 
 def _option(name: str) -> Any:
-    """Make the option of a setting. Lists and mappings are texts."""
     from qualab.settings import Settings
 
     field = Settings.model_fields.get(name)

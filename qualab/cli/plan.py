@@ -125,7 +125,6 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
 
 
 def _figures(planning: Planning) -> dict[str, Any]:
-    """Select the planning figures that a person looks for in the file."""
     from qualab.report.words import ENGLISH
 
     names = {name: name for name in ("margin", "power", "provable_margin", "items_needed", "items_needed_alone")}

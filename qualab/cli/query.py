@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -192,7 +193,8 @@ def report(
     model = report_model(store, comparison, language, plan_hash=plan_hash)
     content = bootstrap.renderer(chosen.value)(model)
     if output == STANDARD_OUTPUT:
-        sys.stdout.buffer.write(content)
+        with suppress(BrokenPipeError):
+            sys.stdout.buffer.write(content)
         return
     of_plan = f"-{model.plan_hash[:12]}" if plan else ""
     path = output or Path(f"qualab-{model.comparison_id}{of_plan}.{chosen.value}")

@@ -79,7 +79,6 @@ def serve(
 
 
 def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
-    """Load the settings of every command, and the service's. Raises InvalidValue."""
     from qualab.service.settings import ServiceSettings, load_service
 
     own = {name: value for name, value in given.items() if name in ServiceSettings.model_fields and name != "data_dir"}
@@ -88,7 +87,6 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
 
 
 def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | None) -> None:
-    """Raise UsageError where the service would be open to everybody."""
     now = bootstrap.now()
     if not (settings.is_loopback or own_token or any(token.is_valid(now) for token in store.tokens())):
         raise UsageError(
@@ -128,7 +126,6 @@ def worker(
 
 
 def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
-    """Retry where the database is away or locked when the worker starts, as it does later."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:

@@ -27,7 +27,6 @@ Accuracy = Annotated[float, typer.Option(help="Share right, for the unpaired com
 
 
 def _print(output_format: Format, given: Mapping[str, Any], result: Any, text: Iterable[str | list[Line]]) -> None:
-    """Print arguments and result as JSON, or paragraphs and annotated lines."""
     if output_format is Format.JSON:
         from qualab.report.words import shown
 

@@ -95,6 +95,7 @@ def import_(
 ) -> None:
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator) item by item; store the result."""
     from qualab.imports.import_ import ImportRequest, import_logs
+    from qualab.model.plan import by_arm
 
     settings = load(command_line=given)
     paths = {arm: path for arm, path in zip(ArmName, (baseline, candidate), strict=True) if path is not None}
@@ -102,10 +103,14 @@ def import_(
         raise UsageError("A table holds both arms", hint="Give a table, or --baseline and --candidate")
     if table is None and len(paths) < len(ArmName):
         raise UsageError("Two logs are needed", hint="Give --baseline DIR --candidate DIR, or one table")
+    try:
+        runs = by_arm(run or "")
+    except ValueError as exc:
+        raise UsageError(f"run: {exc}", hint="As baseline=TEXT,candidate=TEXT") from exc
     request = ImportRequest(
         paths=paths,
         table=table,
-        runs=_runs(run or ""),
+        runs=runs,
         allowed=finding_codes(allow),
         rule=settings.rule,
         changes=_rule_changes(settings, given),
@@ -114,18 +119,6 @@ def import_(
     store = bootstrap.store_at(settings.db)
     analysis = import_logs(store, bootstrap.task_catalog(), request, now=bootstrap.now())
     end_with_result(store, analysis, output_format)
-
-
-def _runs(text: str) -> dict[ArmName, str]:
-    """Read "baseline=A,candidate=B", or one text for both."""
-    from qualab.model.plan import by_arm
-
-    if "=" not in text:
-        return dict.fromkeys(ArmName, text)
-    try:
-        return by_arm(text)
-    except ValueError as exc:
-        raise UsageError(f"run: {exc}", hint="As baseline=TEXT,candidate=TEXT, or one TEXT for both") from exc
 
 
 @settings_options("data_dir", "db")

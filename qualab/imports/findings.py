@@ -53,7 +53,6 @@ def run_findings(baseline: ArmLog, candidate: ArmLog, joined: Mapping[str, Seque
 
 
 def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
-    """Find a run that was copied, or taken for both arms."""
     if off.files and sorted(off.files.values()) == sorted(on.files.values()):
         yield ImportFinding(code=FindingCode.SAME_RUN, what=Reason("same-bytes"))
     elif off.date and off.date == on.date and not (off.exported_from and on.exported_from):
@@ -62,7 +61,6 @@ def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
 
 
 def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:
-    """Tell which parts of its settings a run has, those of tasks for all of them."""
     tasks = [run.task(name) for name in names]
     return {
         "part.tool-version": bool(run.harness_version),
@@ -126,7 +124,6 @@ def _task_findings(
 def _differing(
     code: FindingCode, differs: str, off: str | None, on: str | None, *, task: str = "", **values: object
 ) -> Iterator[ImportFinding]:
-    """Make a finding where both logs have a value and the values differ."""
     if off is None or on is None or off == on or not (code in _ALWAYS_TOLD or (off and on)):
         return
     if max(len(off), len(on)) > _LONGEST:  # shown from where they differ

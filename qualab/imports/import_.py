@@ -104,7 +104,6 @@ def compare_runs(
 
 
 def _open_log(path: Path, *, run: str) -> Log:
-    """Open a folder or file with the reader that knows it. Raises BadLog."""
     for reader in (open_lighteval, open_inspect, open_nemo, open_lm_eval):
         if log := reader(path, run=run):
             return log

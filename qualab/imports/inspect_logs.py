@@ -74,7 +74,6 @@ def _header(path: Path) -> JsonObject:
 
 
 def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
-    """Read samples with the name of each, in the order of the file."""
     none = BadLog(f"{path} holds no samples", hint="Run inspect eval with --log-samples")
     if path.suffix == ".json":
         samples = read_document(path, expected=EXPECTED_JSON).get("samples")
@@ -100,7 +99,6 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
-    """Read one JSON file of an open log. Raises BadLog."""
     try:
         info = archive.getinfo(name)
     except KeyError as exc:
@@ -124,7 +122,6 @@ def _unpacked(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 
 def _check_ended(path: Path, header: JsonObject) -> None:
-    """Raises BadLog for a run that broke off."""
     status = header.get("status", "success")
     if status == "success":
         return
@@ -163,7 +160,6 @@ def _run_of(header: JsonObject, path: Path) -> LoggedRun:
         harness_version=str(mapping(spec.get("packages")).get("inspect_ai") or ""),
         date=moment(spec.get("created")),
         model=str(spec.get("model") or ""),
-        is_chat=True,
         limit=number(mapping(spec.get("config")).get("limit")),
         settings={"system instruction": str(config.get("system_message") or "")},
         tasks={name: task},

@@ -90,7 +90,6 @@ def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmL
 
 
 def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable, list[Entry]]) -> None:
-    """Add a row to the entry of its other filters, or make one."""
     task.has_more_answers |= row.has_more_answers
     scores = {}
     for metric, raw in row.scores.items():

@@ -39,8 +39,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class _Files(NamedTuple):
-    """The files of one run, and the date in their names."""
-
     date: str
     results: Path | None
     samples: list[Path]
@@ -111,7 +109,6 @@ def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
 
 
 def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
-    """Read the run that a results document describes; an empty one says nothing."""
     config, own = mapping(document.get("config")), mapping(document.get("qualab"))
     aggregates = {**mapping(document.get("results")), **mapping(document.get("groups"))}
     names = {"chat_template_sha": "chat template", "system_instruction": "system instruction"}
@@ -125,7 +122,6 @@ def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
         harness_version=str(document.get("lm_eval_version") or ""),
         date=moment(number(document.get("date")) or files.date),
         model=str(document.get("model_name") or ""),
-        is_chat="chat" in str(document.get("model_source") or "") or bool(document.get("chat_template")),
         limit=number(config.get("limit")),
         seed=_whole(config.get("random_seed")),
         gen_kwargs=mapping(config.get("gen_kwargs")),
@@ -178,7 +174,6 @@ def _groups(document: JsonObject) -> dict[str, tuple[str, ...]]:
 
 
 def _values(row: Any) -> dict[str, float]:
-    """Read a row's aggregates by "metric,filter"."""
     return {
         key: float(value)
         for key, value in mapping(row).items()

@@ -45,7 +45,6 @@ def open_nemo(path: Path, *, run: str = "") -> Log | None:
             harness_version=str(document.get("sdk_version") or ""),
             date=moment(document.get("timestamp")),
             model=str(config.get("model") or ""),
-            is_chat=True,
             settings={"system instruction": str(config.get("system_prompt") or "")},
             tasks={name: _task(name, bundle) for name, (_, bundle) in newest.items()},
             files=file_hashes(results.values()),

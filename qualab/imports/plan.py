@@ -57,11 +57,6 @@ def _is_close(computed: float, reported: float) -> bool:
     return abs(computed - reported) <= CLOSE * max(1.0, abs(computed), abs(reported))
 
 
-def _has_lost(log: ArmLog, task: str) -> bool:
-    """Test whether rows are lost that the run's own values count."""
-    return sum(entry.repeat == 0 for entry in log.tasks[task].entries) < (log.run.task(task).n_evaluated or 0)
-
-
 def _spec(task: str, key: str, kind: MetricKind, **more: Any) -> MetricSpec:
     name, _, ensemble = key.partition(",")
     return MetricSpec(task=task, name=name, filter=ensemble, kind=kind, is_primary=False, **more)
@@ -133,7 +128,7 @@ class _MetricTable:
             for log, columns in zip(self._logs, self._columns, strict=True)
             if (reported := log.run.reported.get(task, {}).get(key)) is not None
             and (computed := aggregate_of(kind, columns[task, key])) is not None
-            and not _has_lost(log, task)
+            and sum(entry.repeat == 0 for entry in log.tasks[task].entries) >= (log.run.task(task).n_evaluated or 0)
         ]
         if not all(_is_close(*pair) for pair in checked):
             self._assume(f"{task}/{key}", Reason("scores-do-not-add-up"))
@@ -289,6 +284,5 @@ def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], catalog: Catalo
 
 
 def _largest_group(task: str, run: LoggedRun) -> str:
-    """Find the largest group that a task belongs to, else the task."""
     groups = [name for name, members in run.groups.items() if task in members]
     return max(groups, key=lambda name: (len(run.groups[name]), name), default=task)

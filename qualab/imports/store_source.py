@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qualab.analysis.scoring import raw_value
 from qualab.model.comparison import Comparison
 from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
-from qualab.model.names import Api, ArmName
+from qualab.model.names import ArmName
 from qualab.model.plan import Plan, TaskSpec
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def stored_log(store: Store, comparison: Comparison, arm: ArmName) -> Log:
             harness_version=plan.harness_version,
             date=comparison.created_at,
             model=plan.sampling.model,
-            is_chat=plan.sampling.api is Api.CHAT,
             limit=plan.limit,
             seed=plan.sampling.seed,
             gen_kwargs=dict(plan.sampling.gen_kwargs),
@@ -50,7 +49,6 @@ def _task(task: TaskSpec, plan: Plan) -> LoggedTask:
         num_fewshot=task.num_fewshot,
         n_available=task.n_available,
         dataset=task.dataset,
-        kind=task.kind,
         scoring=task.config_hash,
         higher_is_better={spec.name: spec.higher_is_better for spec in plan.metrics if spec.task == task.name},
     )

@@ -77,7 +77,6 @@ class LoggedRun:
     harness_version: str = ""
     date: datetime | None = None
     model: str = ""
-    is_chat: bool = False
     limit: float | None = None
     seed: int | None = None
     gen_kwargs: JsonObject = field(default_factory=dict)

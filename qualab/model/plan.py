@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import Field
 
 from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
@@ -350,8 +352,8 @@ class DrafterCosts:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # a setting, too
 
-    draft: float
-    overhead: float = 0.0
+    draft: Annotated[float, Field(ge=0)]
+    overhead: Annotated[float, Field(ge=0)] = 0.0
     """β: verifying several tokens instead of one, and choosing among them."""
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qualab.cli.main import main
-from qualab.settings import FIELDS
+from qualab.cli.main import app, main
+from qualab.settings import FIELDS, KEY_FIELDS
 from tests.scripted_server import Script, ScriptedServer
 
 
@@ -28,11 +29,11 @@ class Outcome:
         return next(line.split()[1] for line in self.err.splitlines() if line.startswith("Comparison "))
 
 
+@dataclass
 class Command:
     """Call `qualab` in this process."""
 
-    def __init__(self, run: Callable[..., Outcome]) -> None:
-        self.run = run
+    run: Callable[..., Outcome]
 
     def __call__(self, *arguments: object) -> Outcome:
         return self.run(*arguments)
@@ -46,11 +47,38 @@ def naming(baseline: ScriptedServer, candidate: ScriptedServer) -> list[str]:
     return ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
 
 
+def write_table(path: Path, scores: Iterable[tuple[object, object]]) -> Path:
+    """Write a table that `qualab import` reads: a row an item, with the score of each arm."""
+    path.write_text("item,baseline,candidate\n" + "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory with real data sets and handed cases; tests are skipped where it is not."""
+    if not (folder := os.environ.get("QUALAB_SHARED")):
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one comparison, of a table in which a quarter is lost."""
+    folder = tmp_path_factory.mktemp("database")
+    table = write_table(folder / "scores.csv", ((1, int(n % 4 > 0)) for n in range(400)))
+    with pytest.raises(SystemExit):
+        app(["import", str(table), "--db", str(folder / "qualab.db")], prog_name="qualab")
+    return folder / "qualab.db"
+
+
+def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", *(f"QUALAB_{name.upper()}" for name in (*FIELDS, *KEY_FIELDS))):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
-        monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    forget_settings(monkeypatch)
     monkeypatch.setenv("QUALAB_DB", str(tmp_path / "qualab.db"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

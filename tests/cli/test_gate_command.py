@@ -8,7 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as Xml
 from collections.abc import Iterator
-from functools import cache
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from qualab.bootstrap import share
 from qualab.cli.output import EXIT_CODES
 from qualab.model.names import Verdict
-from tests.cli.conftest import Command, naming
+from tests.cli.conftest import Command, naming, write_table
 from tests.cli.test_serve_command import serving
 from tests.scripted_server import Script, ScriptedServer
 
@@ -29,30 +29,14 @@ def equal_pair() -> Iterator[list[str]]:
         yield naming(baseline, candidate)
 
 
+KNOWN = [json.loads(line) for line in (share("tasks") / "demo" / "arithmetic.jsonl").read_text().splitlines()]
+
+
 class Knowing(Script):
-    """Knows the answer of every question in a prompt's last lines."""
+    """Knows the answer of every question in a prompt's last lines, which the plain script does not."""
 
     def text(self, prompt: str) -> str:
-        return next((answer for question, answer in known().items() if question in prompt[-400:]), "0")
-
-
-class Ignorant(Script):
-    """Knows nothing."""
-
-    def text(self, prompt: str) -> str:
-        return "I do not know"
-
-
-@cache
-def known() -> dict[str, str]:
-    lines = (share("tasks") / "demo" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["question"]: row["answer"] for row in map(json.loads, lines)}
-
-
-@pytest.fixture(scope="module")
-def worse_pair() -> Iterator[list[str]]:
-    with ScriptedServer(Knowing()) as baseline, ScriptedServer(Ignorant(drafts=True)) as candidate:
-        yield naming(baseline, candidate)
+        return next((row["answer"] for row in KNOWN if row["question"] in prompt[-400:]), "0")
 
 
 def test_a_gate_tells_the_verdict_and_writes_what_a_pipeline_shows(
@@ -75,16 +59,15 @@ def test_a_gate_tells_the_verdict_and_writes_what_a_pipeline_shows(
     assert qualab.json("gate", done.comparison_id) == kept
 
 
-def test_a_regression_fails_the_gate(qualab: Command, worse_pair: list[str], tmp_path: Path) -> None:
-    done = qualab("run", *worse_pair, *EASY)
+def test_a_regression_fails_the_gate(qualab: Command, tmp_path: Path) -> None:
+    with ScriptedServer(Knowing()) as baseline, ScriptedServer(Script(drafts=True)) as candidate:
+        done = qualab("run", *naming(baseline, candidate), *EASY)
     assert done.code == 1, done.out
     junit = tmp_path / "junit.xml"
     assert qualab("gate", done.comparison_id, "--junit", junit).code == 1
     suite = Xml.parse(junit).getroot()[0]
     assert int(suite.get("failures", 0)) >= 2
-    failure = suite.find("testcase[@name='comparison']/failure")
-    assert failure is not None
-    assert failure.get("type") == "REGRESSION"
+    assert suite.find("testcase[@name='comparison']/failure[@type='REGRESSION']") is not None
 
 
 PIPES = """
@@ -100,6 +83,7 @@ for reader in true "head -1"; do "$@" 2>&1 | $reader > /dev/null; echo $?; done
     [
         (["gate", "ID", "--format", "json"], 1),
         (["import", "TABLE", "--margin", "0.005"], 1),
+        (["report", "ID", "-o", "-", "--format", "html"], 0),
         (["show", "no-such-id"], 2),
         (["run", "--limit", "many"], 2),
     ],
@@ -107,8 +91,7 @@ for reader in true "head -1"; do "$@" 2>&1 | $reader > /dev/null; echo $?; done
 def test_a_reader_that_leaves_changes_no_exit_code(
     qualab: Command, tmp_path: Path, arguments: list[str], code: int
 ) -> None:
-    table = tmp_path / "scores.csv"
-    table.write_text("item,baseline,candidate\n" + "".join(f"{n},1,{int(n > 40)}\n" for n in range(400)))
+    table = write_table(tmp_path / "scores.csv", ((1, int(n > 40)) for n in range(400)))
     imported = qualab("import", table, "--margin", "0.005")
     assert imported.code == 1
     named = {"ID": imported.out.split("comparison ")[-1].split()[0], "TABLE": str(table)}
@@ -125,32 +108,12 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
     missing = qualab("gate", "--latest", "--label", "nightly", *written)
     assert missing.code == 2
     assert missing.err.startswith("qualab: There is no comparison labelled 'nightly'")
-    error = Xml.parse(junit).getroot()[0].find("testcase/error")
-    assert error is not None
-    assert error.get("type") == "comparison-not-found"
+    assert Xml.parse(junit).getroot()[0].find("testcase/error[@type='comparison-not-found']") is not None
     assert markdown.read_text().startswith("### qualab: no verdict\n")
     assert "There is no comparison labelled 'nightly'" in markdown.read_text()
     told = json.loads(json_file.read_text())
-    assert told["verdict"] is None
-    assert told["error"]["code"] == "comparison-not-found"
+    assert (told["verdict"], told["error"]["code"]) == (None, "comparison-not-found")
     assert qualab("gate", "no-such-id").code == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "No comparison is named"),
-        (["--latest"], "No comparison is named"),
-        (["x", "--label", "y"], "Both an id and --latest or --label are given"),
-        (["x", "--timeout", "soon"], "--timeout: 'soon' is not a duration"),
-        (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
-        (["x", "--server", "nowhere"], "has no scheme"),
-    ],
-)
-def test_wrong_arguments_of_a_gate_are_one_clear_line(qualab: Command, arguments: list[str], said: str) -> None:
-    done = qualab("gate", *arguments)
-    assert done.code == 2
-    assert said in done.err.splitlines()[0]
 
 
 def test_a_token_that_is_more_than_one_line_is_refused_and_not_repeated(
@@ -181,10 +144,10 @@ def test_sign_off_is_refused_or_overridden_and_verify_finds_what_was_altered(
     qualab: Command, equal_pair: list[str], tmp_path: Path
 ) -> None:
     done = qualab("run", *equal_pair, *EASY)
-    refused = qualab("sign-off", done.comparison_id, "--as", "Kim Minji")
-    assert refused.code == 2
-    assert "limited to 40 items a task; unpinned" in refused.err
-    signed = qualab("sign-off", done.comparison_id, "--as", "Kim Minji", "--override", "a trial run")
+    sign_off = ("sign-off", done.comparison_id, "--as", "Kim Minji")
+    refused = qualab(*sign_off)
+    assert (refused.code, "limited to 40 items a task; unpinned" in refused.err) == (2, True)
+    signed = qualab(*sign_off, "--override", "a trial run")
     assert signed.code == 0
     assert "EQUIVALENT signed off by Kim Minji" in signed.out
     assert "In spite of: limited to 40 items a task" in signed.out
@@ -193,13 +156,10 @@ def test_sign_off_is_refused_or_overridden_and_verify_finds_what_was_altered(
     whole = qualab("verify", done.comparison_id)
     assert whole.code == 0, whole.out + whole.err
     assert "ALTERED" not in whole.out
-    assert all(name in whole.out for name in ("plan", "seals", "requests", "answers", "scores", "analysis"))
-    with sqlite3.connect(tmp_path / "qualab.db") as database:
+    with closing(sqlite3.connect(tmp_path / "qualab.db")) as database, database:
         database.execute("UPDATE score SET value = 1 - value WHERE position = 0")
-    database.close()
     altered = qualab("verify", done.comparison_id)
-    assert altered.code == 4
-    assert "ALTERED scores" in altered.out
+    assert (altered.code, "ALTERED scores" in altered.out) == (4, True)
     assert qualab.json("verify", done.comparison_id)["is_altered"] is True
 
 
@@ -207,26 +167,20 @@ def test_every_verdict_has_an_exit_code() -> None:
     assert set(Verdict) <= set(EXIT_CODES)
 
 
-def test_what_was_imported_is_verified_as_far_as_logs_tell(
-    qualab: Command, equal_pair: list[str], tmp_path: Path
-) -> None:
-    done = qualab("run", *equal_pair, *EASY, "--output_path", tmp_path / "out")
-    assert done.code == 0, done.err
-    arms = ["--baseline", tmp_path / "out" / "baseline", "--candidate", tmp_path / "out" / "candidate"]
-    imported = qualab("import", *arms, "--format", "json")
-    comparison_id = json.loads(imported.out)["comparison"]["id"]
-    found = qualab.json("verify", comparison_id)
+def test_what_was_imported_is_verified_as_far_as_logs_tell(qualab: Command, tmp_path: Path) -> None:
+    assert qualab("import", write_table(tmp_path / "scores.csv", [(1, 1)] * 400)).code == 0
+    found = qualab.json("verify", qualab.json("list")[0]["id"])
     checks = {check["name"]: check["is_ok"] for check in found["checks"]}
     unknown = dict.fromkeys(("requests", "scores", "outcomes", "sign-off"))
     assert checks == dict.fromkeys(("plan", "seals", "row", "answers", "analysis"), True) | unknown
 
 
-def test_a_label_commands_no_terminal(qualab: Command, equal_pair: list[str]) -> None:
+def test_a_label_commands_no_terminal(qualab: Command, tmp_path: Path) -> None:
     label = "a\x1b[31m\x07\nb\u202e"
-    done = qualab("run", *equal_pair, *EASY, "--label", label)
-    gate, listed = qualab("gate", done.comparison_id), qualab("list", "--label", label)
+    assert qualab("import", write_table(tmp_path / "scores.csv", [(1, 1)] * 400), "--label", label).code == 0
+    gate, listed = qualab("gate", "--latest", "--label", label), qualab("list", "--label", label)
     missing = qualab("gate", "--latest", "--label", f"no {label}")
     for said in (gate.out, listed.out, missing.err):
         assert not {"\x1b", "\x07", "\u202e"} & set(said)
-    assert gate.out.startswith(f"EQUIVALENT: {done.comparison_id} (a‹U+001B›[31m‹U+0007›\\nb‹U+202E›), plan ")
+    assert " (a‹U+001B›[31m‹U+0007›\\nb‹U+202E›), plan " in gate.out
     assert "no a‹U+001B›[31m" in missing.err

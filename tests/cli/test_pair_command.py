@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,55 +22,56 @@ __all__ = ["fake"]
 QUALAB = [sys.executable, "-m", "qualab"]
 
 
+Process = subprocess.Popen[str]
+Serve = Callable[..., Process]
+
+
 @pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
+def serve(fake: FakePair) -> Iterator[Serve]:
+    """Start `qualab serve-pair`; what still lives afterwards is killed."""
+    started: list[Process] = []
+
+    def start(*flags: str) -> Process:
+        command = [*QUALAB, "serve-pair", str(fake.path), *flags]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        started.append(subprocess.Popen(command, **pipes, text=True))
+        return started[-1]
+
+    yield start
     for process in started:
         process.kill()
         process.communicate()
 
 
-def serve(fake: FakePair, processes: list[subprocess.Popen[str]], *flags: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [*QUALAB, "serve-pair", str(fake.path), *flags],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    processes.append(process)
-    return process
-
-
-def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+def lines(process: Process, count: int) -> list[str]:
     assert process.stdout is not None
     return [process.stdout.readline() for _ in range(count)]
 
 
+def begun(command: list[str], *, n_turns: int = 1) -> tuple[Process, str]:
+    """Start a run, and wait until it has named its comparison, once in each turn."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    named = (line.split()[1] for line in process.stderr if line.startswith("Comparison "))
+    return process, list(islice(named, n_turns))[-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_pair_says_both_urls_and_stops_both_when_told_to(
-    fake: FakePair, processes: list[subprocess.Popen[str]], number: int
-) -> None:
-    process = serve(fake, processes)
+def test_serve_pair_says_both_urls_and_stops_both_when_told_to(fake: FakePair, serve: Serve, number: int) -> None:
+    process = serve()
     urls = [line.split()[:2] for line in lines(process, 2)]
-    assert urls == [
-        ["baseline", f"http://127.0.0.1:{fake.ports[0]}/v1"],
-        ["candidate", f"http://127.0.0.1:{fake.ports[1]}/v1"],
-    ]
+    arms = zip(("baseline", "candidate"), fake.ports, strict=True)
+    assert urls == [[arm, f"http://127.0.0.1:{port}/v1"] for arm, port in arms]
     assert len(fake.living) == 6
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert fake.living == []
+    assert (process.returncode, fake.living) == (0, [])
     assert "stopped: baseline, candidate" in err
     assert "Traceback" not in err
 
 
-def test_both_end_with_their_children_when_serve_pair_is_killed(
-    fake: FakePair, processes: list[subprocess.Popen[str]]
-) -> None:
-    process = serve(fake, processes)
+def test_both_end_with_their_children_when_serve_pair_is_killed(fake: FakePair, serve: Serve) -> None:
+    process = serve()
     lines(process, 2)
     assert len(fake.living) == 6
     process.kill()
@@ -78,33 +80,29 @@ def test_both_end_with_their_children_when_serve_pair_is_killed(
 
 
 def test_interrupted_while_it_starts_it_leaves_nothing_behind(
-    fake: FakePair, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    fake: FakePair, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DELAY_S", "600")
-    process = serve(fake, processes)
+    process = serve()
     assert eventually(lambda: len(fake.pids) == 6)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert fake.living == []
+    assert (process.returncode, fake.living) == (130, [])
 
 
-def test_sequential_serves_the_baseline_until_enter_and_then_the_candidate(
-    fake: FakePair, processes: list[subprocess.Popen[str]]
-) -> None:
+def test_sequential_serves_the_baseline_until_enter_and_then_the_candidate(fake: FakePair, serve: Serve) -> None:
     fake.write(candidate={"port": fake.ports[0], "gpus": "0"})
-    process = serve(fake, processes, "--sequential")
-    assert lines(process, 1)[0].startswith("baseline ")
-    assert "--speculative-config" not in fake.started(fake.ports[0])["argv"]
+    process = serve("--sequential")
     assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert lines(process, 1)[0].startswith("candidate ")
-    assert "--speculative-config" in fake.started(fake.ports[0])["argv"]
+    for arm in ("baseline", "candidate"):
+        assert lines(process, 1)[0].startswith(f"{arm} ")
+        assert ("--speculative-config" in fake.started(fake.ports[0])["argv"]) is (arm == "candidate")
+        if arm == "baseline":
+            process.stdin.write("\n")
+            process.stdin.flush()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert fake.living == []
+    assert (process.returncode, fake.living) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +116,7 @@ def test_init_writes_a_file_and_leaves_one_that_is_there(
     assert qualab(*command, path).code == 0
     assert yaml.safe_load(path.read_text())[key] == value
     again = qualab(*command, path)
-    assert again.code == 2
-    assert "--force" in again.err
+    assert (again.code, "--force" in again.err) == (2, True)
     assert qualab(*command, path, "--force").code == 0
 
 
@@ -131,10 +128,8 @@ def test_render_writes_files_or_prints_them(qualab: Command, fake: FakePair, tmp
     assert "no revision is given" in printed.err
     done = qualab("pair", "render", fake.path, "--format", "compose", "--output", tmp_path / "out")
     assert done.code == 0
-    assert list(yaml.safe_load((tmp_path / "out" / "compose.yaml").read_text())["services"]) == [
-        "baseline",
-        "candidate",
-    ]
+    written = yaml.safe_load((tmp_path / "out" / "compose.yaml").read_text())
+    assert list(written["services"]) == ["baseline", "candidate"]
 
 
 def test_a_managed_run_serves_compares_and_stops(
@@ -164,12 +159,7 @@ def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
     command = [*QUALAB, "run", "--managed", str(fake.path), "--tasks", "demo_arithmetic"]
     command += ["--limit", "30", "--concurrency", "1"]
     deaf = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if number == signal.SIGTERM else []
-    process = subprocess.Popen([*deaf, *command], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("Comparison "):
-            comparison = line.split()[1]
-            break
+    process, comparison = begun([*deaf, *command])
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -194,9 +184,7 @@ def test_what_cannot_be_run_starts_no_server(
     qualab: Command, fake: FakePair, arguments: tuple[object, ...], said: str
 ) -> None:
     done = qualab(*arguments, "--managed", fake.path)
-    assert done.code == 2
-    assert said in done.err
-    assert fake.pids == []
+    assert (done.code, said in done.err, fake.pids) == (2, True, [])
 
 
 def test_a_frozen_sequential_plan_runs_managed_if_the_pair_serves_its_model(
@@ -213,11 +201,7 @@ def test_a_frozen_sequential_plan_runs_managed_if_the_pair_serves_its_model(
     assert "stopped: baseline\n" in done.err
     fake.write(served_model_name="another")
     refused = qualab("run", "plan.yaml", "--managed", fake.path)
-    assert refused.code == 2
-    assert "The plan is of model tiny" in refused.err
-
-
-# arm by arm
+    assert (refused.code, "The plan is of model tiny" in refused.err) == (2, True)
 
 
 def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab: Command, fake: FakePair) -> None:
@@ -249,14 +233,7 @@ def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whol
     whole = qualab("run", *options)
     monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
     command = [*QUALAB, "run", *options, "--concurrency", "4"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    n_turns = 0
-    for line in process.stderr:
-        if line.startswith("Comparison "):
-            comparison, n_turns = line.split()[1], n_turns + 1
-            if n_turns == (1 if arm == "baseline" else 2):
-                break
+    process, comparison = begun(command, n_turns=1 if arm == "baseline" else 2)
     time.sleep(0.8)
     process.kill()
     process.communicate()
@@ -270,19 +247,12 @@ def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whol
     assert [one["n_answers"] for one in second["arms"]] == [30, 30]
 
 
-# pins
-
-
-DIGEST = f"vllm/vllm-openai@sha256:{'0' * 64}"
-COMMIT = "1" * 40
-
-
 def test_the_pair_file_pins_what_no_flag_or_file_does(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
-    other = DIGEST.replace("0", "2")
-    fake.write(image=DIGEST, revision=COMMIT)
+    own, other = (f"vllm/vllm-openai@sha256:{digit * 64}" for digit in "02")
+    fake.write(image=own, revision="1" * 40)
     experiment = tmp_path / "experiment.yaml"
     experiment.write_text(f"image: {other}\n")
     done = qualab("run", experiment, "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 2)
     assert done.code == 3, done.err
     pins = qualab.json("show", done.comparison_id)["comparison"]["plan"]["pins"]
-    assert (pins["image"], pins["revision"]) == (other, COMMIT)
+    assert (pins["image"], pins["revision"]) == (other, "1" * 40)

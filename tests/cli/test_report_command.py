@@ -5,97 +5,66 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.made_up import START, MadeUp, stored
 from qualab.bootstrap import store_at
-from qualab.model.names import Verdict
-from qualab.model.reason import Reason
+from qualab.model.ports import ComparisonFilter
 from tests.cli.conftest import Command
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "qualab.db"
-    one = stored(MadeUp(scale=0.05, changed=0.2))
-    store = store_at(str(path))
-    store.create(one.comparison, one.items)
-    store.put_scores(one.comparison.id, list(one.store.scores(one.comparison.id)))
-    store.put_analysis(one.analyse(), now=START)
-    return path
+def name(database: Path) -> str:
+    """The id of the database's comparison."""
+    with store_at(str(database)) as store:
+        return store.list(ComparisonFilter())[0].id
 
 
 BEGINNINGS = {".pdf": b"%PDF", ".html": b"<!doctype html>", ".md": b"# ", ".json": b"{"}
 
 
 @pytest.mark.parametrize("suffix", BEGINNINGS)
-def test_the_files_name_says_the_format(qualab: Command, database: Path, tmp_path: Path, suffix: str) -> None:
+def test_the_files_name_says_the_format(
+    qualab: Command, database: Path, name: str, tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f"out{suffix}"
-    done = qualab("report", "made", "-o", path, "--lang", "ko", "--db", database)
+    done = qualab("report", name[:-2], "-o", path, "--lang", "ko", "--db", database)
     assert done.code == 0, done.err
     assert done.out == f"Wrote {path}\n"
     assert path.read_bytes().lstrip().startswith(BEGINNINGS[suffix])
+    qualab("report", name, "-o", path, "--format", "json", "--db", database)  # goes before the file's name
+    assert json.loads(path.read_bytes())["comparison_id"] == name
 
 
 def test_without_a_file_a_pdf_is_written_here(
-    qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qualab: Command, database: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert qualab("report", "made-up", "--db", database).out == "Wrote qualab-made-up.pdf\n"
-    assert (tmp_path / "qualab-made-up.pdf").read_bytes().startswith(b"%PDF")
-    assert [path.name for path in tmp_path.iterdir() if "made-up" in path.name] == ["qualab-made-up.pdf"]
+    assert qualab("report", name, "--db", database).out == f"Wrote qualab-{name}.pdf\n"
+    (path,) = (path for path in tmp_path.iterdir() if name in path.name)
+    assert (path.name, path.read_bytes()[:4]) == (f"qualab-{name}.pdf", b"%PDF")
 
 
-def test_the_format_goes_before_the_name(qualab: Command, database: Path, tmp_path: Path) -> None:
-    path = tmp_path / "out.pdf"
-    qualab("report", "made-up", "-o", path, "--format", "json", "--db", database)
-    assert json.loads(path.read_bytes())["comparison_id"] == "made-up"
-
-
-def test_a_dash_is_the_standard_output(database: Path) -> None:
-    command = [sys.executable, "-m", "qualab", "report", "made-up", "-o", "-", "--format", "md", "--db", str(database)]
+def test_a_dash_is_the_standard_output(database: Path, name: str) -> None:
+    command = [sys.executable, "-m", "qualab", "report", name, "-o", "-", "--format", "md", "--db", str(database)]
     done = subprocess.run(command, capture_output=True, check=True)
     assert done.stdout.decode().startswith("# Baseline and candidate: ")
 
 
-OTHER = "5ec0" * 16
-
-
 def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
-    qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qualab: Command, database: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = store_at(str(database))
-    own = store.analysis("made-up")
-    assert own is not None
-    changed = Reason("changed", {"part": "margin", "before": 0.02, "after": 0.05})
-    why = Reason("after-data", {"changes": (changed,)})
-    rows = tuple(replace(row, margin=0.05) for row in own.metrics)
-    store.put_analysis(
-        replace(own, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *own.reasons), metrics=rows), now=START
-    )
-    done = qualab("report", "made-up", "--plan", "5ec", "--format", "md", "--db", database)
-    assert done.out == f"Wrote qualab-made-up-{OTHER[:12]}.md\n"
-    text = (tmp_path / f"qualab-made-up-{OTHER[:12]}.md").read_text()
-    assert "this plan was made after the data" in text
-    assert "±5.00 pp" in text
-    qualab("report", "made-up", "--format", "md", "--db", database)
-    assert "after the data" not in (tmp_path / "qualab-made-up.md").read_text()
+    plan = qualab("compare", name, "--margin", 0.05, "--db", database).err.partition("--plan ")[2][:12]
+    for more, file in ((("--plan", plan[:5]), f"qualab-{name}-{plan}.md"), ((), f"qualab-{name}.md")):
+        done = qualab("report", name, *more, "--format", "md", "--db", database)
+        assert done.out == f"Wrote {file}\n"
+        text = (tmp_path / file).read_text()
+        assert ("this plan was made after the data" in text) == ("±5.00 pp" in text) == bool(more)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["report", "made-up", "--plan", "zz"], "No plans of this comparison's analyses begin with zz"),
-        (["report", "nothing"], "There is no comparison 'nothing'"),
-        (["report", "made-up", "-o", "no/such/folder/x.pdf"], "Cannot write no/such/folder/x.pdf"),
-    ],
-)
-def test_errors_are_one_line_with_a_hint(qualab: Command, database: Path, arguments: list[str], said: str) -> None:
-    done = qualab(*arguments, "--db", database)
-    assert done.code == 2
-    assert said in done.err
-    assert "Traceback" not in done.err
+def test_what_cannot_be_written_is_one_line(qualab: Command, database: Path, name: str) -> None:
+    done = qualab("report", name, "-o", "no/such/folder/x.pdf", "--db", database)
+    assert (done.code, "Cannot write no/such/folder/x.pdf" in done.err, "Traceback" in done.err) == (2, True, False)
+    assert qualab("report", name, "--plan", "zz", "--db", database).code == 2

@@ -34,20 +34,14 @@ Pair = tuple[ScriptedServer, ScriptedServer]
 def test_a_run_ends_with_its_exit_code_and_the_same_seed_gives_the_same_analysis(
     qualab: Command, arms: list[str]
 ) -> None:
-    outcomes = [qualab("run", *arms, "--tasks", "demo", "--limit", 10) for _ in range(2)]
-    done = outcomes[0]
+    done, again = (qualab("run", *arms, "--tasks", "demo", "--limit", 10) for _ in range(2))
     assert done.code == 3
-    assert "Verdict: INCONCLUSIVE" in done.out
-    assert "* demo_arithmetic/exact_match,flexible-extract" in done.out
-    assert f"qualab show {done.comparison_id}" in done.out
-    assert "baseline 30/30" in done.err
-    assert "candidate 30/30" in done.err
-    shown = [qualab.json("show", one.comparison_id) for one in outcomes]
-    first, second = (one["analysis"] for one in shown)
-    assert first["metrics"] == second["metrics"]
-    assert first["plan_hash"] == second["plan_hash"]
-    table = qualab("show", outcomes[0].comparison_id).out
-    assert outcomes[0].out.startswith(table.rstrip("\n"))
+    for text in ("Verdict: INCONCLUSIVE", "* demo_arithmetic/exact_match,flexible-extract", done.comparison_id):
+        assert text in done.out
+    assert {"baseline 30/30", "candidate 30/30"} <= set(re.findall(r"\w+ \d+/30", done.err))
+    first, second = (qualab.json("show", one.comparison_id)["analysis"] for one in (done, again))
+    assert (first["metrics"], first["plan_hash"]) == (second["metrics"], second["plan_hash"])
+    assert done.out.startswith(qualab("show", done.comparison_id).out.rstrip("\n"))
 
 
 def test_next_steps_can_be_typed_where_the_command_is_not_on_the_path(
@@ -71,11 +65,8 @@ def test_export_writes_two_runs_that_agree_with_the_table(qualab: Command, arms:
         results = json.loads(results_file.read_text(encoding="utf-8"))["results"]
         for row in shown:
             assert results[row["task"]][row["metric"]] == row[arm]
-        rows = [
-            json.loads(line)
-            for file in (tmp_path / "out" / arm).glob("samples_demo_arithmetic_*.jsonl")
-            for line in file.read_text(encoding="utf-8").splitlines()
-        ]
+        (samples,) = (tmp_path / "out" / arm).glob("samples_demo_arithmetic_*.jsonl")
+        rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
         assert [row["doc_id"] for row in rows] == [*range(10), *range(10)]
         assert {row["filter"] for row in rows} == {"strict-match", "flexible-extract"}
         assert len({row["doc_hash"] for row in rows}) == 10
@@ -108,9 +99,8 @@ def test_keys_are_sent_and_found_nowhere_else(
 
 
 def test_repeats_are_rows_of_their_own(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    done = qualab(
-        "run", *arms, "--tasks", "demo_arithmetic", "--limit", 4, "--repeats", 3, "--gen_kwargs", "temperature=0.7"
-    )
+    sampled = ("--repeats", 3, "--gen_kwargs", "temperature=0.7")
+    done = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 4, *sampled)
     with sqlite3.connect(tmp_path / "qualab.db") as database:
         (count,) = database.execute("select count(*) from answer").fetchone()
     assert count == 4 * 3 * 2
@@ -143,6 +133,11 @@ def wait_for_answers(db: Path, count: int, process: subprocess.Popen[str]) -> No
         time.sleep(0.02)
 
 
+def check_same(qualab: Command, resumed: str, whole: str, *parts: str) -> None:
+    one, other = (qualab.json("show", comparison)["analysis"] for comparison in (resumed, whole))
+    assert [one[part] for part in parts] == [other[part] for part in parts]
+
+
 @pytest.fixture
 def slow_pair() -> Iterator[Pair]:
     script = Script(latency_s=0.05)
@@ -173,18 +168,12 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     after = stored(db)
     assert len(after) == len(set(after)) == 480
     assert set(before) <= set(after)
-    generations = sum(
-        path.endswith("completions")
-        for server, n in zip(slow_pair, asked, strict=True)
-        for path, _ in server.requests[n:]
-    )
-    assert generations == 480 - len(before) + 2  # and a probe each
+    again = [path for server, n in zip(slow_pair, asked, strict=True) for path, _ in server.requests[n:]]
+    assert sum(path.endswith("completions") for path in again) == 480 - len(before) + 2  # and a probe each
 
     whole = qualab("run", *naming(*slow_pair), "--tasks", "demo", "--concurrency", "4")
     assert resumed.code == whole.code
-    shown = [qualab.json("show", one)["analysis"] for one in (comparison["id"], whole.comparison_id)]
-    assert shown[0]["metrics"] == shown[1]["metrics"]
-    assert shown[0]["verdict"] == shown[1]["verdict"]
+    check_same(qualab, comparison["id"], whole.comparison_id, "metrics", "verdict")
 
 
 def test_a_server_that_asks_to_wait_gets_every_request_answered(qualab: Command) -> None:
@@ -197,26 +186,17 @@ def test_a_server_that_asks_to_wait_gets_every_request_answered(qualab: Command)
 
 
 @pytest.mark.parametrize(
-    ("settings", "n_thinking", "n_cut"),
-    [
-        ("max_gen_toks=400,thinking_token_budget=200,until=[]", 10, 0),
-        ("max_gen_toks=100", 10, 10),
-    ],
+    ("settings", "n_cut"), [("max_gen_toks=400,thinking_token_budget=200,until=[]", 0), ("max_gen_toks=100", 30)]
 )
-def test_a_reasoning_model_runs_with_thinking_whole_and_cut(
-    qualab: Command, settings: str, n_thinking: int, n_cut: int
-) -> None:
+def test_a_reasoning_model_runs_with_thinking_whole_and_cut(qualab: Command, settings: str, n_cut: int) -> None:
     thinks = "Let me see. " * 20
     with ScriptedServer(Talker(thinks=thinks)) as off, ScriptedServer(Talker(thinks=thinks, drafts=True)) as on:
-        flags = [*naming(off, on), "--gen_kwargs", settings]
-        done = qualab("run", *flags, "--tasks", "demo", "--limit", 10)
+        done = qualab("run", *naming(off, on), "--gen_kwargs", settings, "--tasks", "demo", "--limit", 10)
     found = qualab.json("show", done.comparison_id)["analysis"]
-    n_thinking, n_cut = 3 * n_thinking, 3 * n_cut  # in each of the three tasks
-    assert (found["reasoning"]["candidate"]["apart"], found["reasoning"]["candidate"]["cut"]) == (n_thinking, n_cut)
+    assert (found["reasoning"]["candidate"]["apart"], found["reasoning"]["candidate"]["cut"]) == (30, n_cut)
     assert done.code == (4 if n_cut else 3)
-    assert any(
-        "Thoughts were cut by the limit on tokens: 30 in the" in one for one in english(found["caveats"])
-    ) == bool(n_cut)
+    told = "Thoughts were cut by the limit on tokens: 30 in the"
+    assert any(told in caveat for caveat in english(found["caveats"])) == bool(n_cut)
     with store_at(None) as store:
         kept = [one.reply for one in store.answers(done.comparison_id, arm=ArmName.CANDIDATE)]
     assert all(one.reasoning and thinks.startswith(one.reasoning) for one in kept)
@@ -251,29 +231,22 @@ def test_ctrl_c_before_anything_is_stored_says_so(tmp_path: Path) -> None:
 
 
 def test_published_34_has_34_metrics_and_marks_what_does_not_exercise_a_drafter(
-    qualab: Command, arms: list[str]
+    qualab: Command, arms: list[str], shared: Path
 ) -> None:
-    shared = os.environ.get("QUALAB_SHARED")
-    if not shared:
-        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
-    data = Path(shared) / "data"
-    done = qualab("run", *arms, "--tasks", "published-34", "--limit", 3, "--data-dir", data)
+    done = qualab("run", *arms, "--tasks", "published-34", "--limit", 3, "--data-dir", shared / "data")
     assert done.code in (0, 1, 3), done.err
     metrics = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
     assert len(metrics) == 34
-    assert {row["exercises_drafter"] for row in metrics if row["task"] in ("gsm8k", "ifeval")} == {True}
-    assert {row["exercises_drafter"] for row in metrics if row["task"] not in ("gsm8k", "ifeval")} == {False}
+    assert all(row["exercises_drafter"] == (row["task"] in ("gsm8k", "ifeval")) for row in metrics)
     assert all(row["baseline"] is not None for row in metrics)
 
 
-def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list[str], pair: Pair) -> None:
-    shared = os.environ.get("QUALAB_SHARED")
-    if not shared:
-        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
-    data = ["--data-dir", str(Path(shared) / "data"), "--limit", "2"]
+def test_release_runs_over_chat_and_over_completions(
+    qualab: Command, arms: list[str], pair: Pair, shared: Path
+) -> None:
     for flag, route in (("--apply_chat_template", "chat/completions"), ("--no-apply_chat_template", "v1/completions")):
         before = len(pair[0].requests)
-        done = qualab("run", *arms, flag, *data)
+        done = qualab("run", *arms, flag, "--data-dir", shared / "data", "--limit", "2")
         assert done.code in (0, 1, 3), done.err
         asked = [path for path, _ in pair[0].requests[before:] if path.endswith("completions")]
         assert asked
@@ -281,29 +254,6 @@ def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list
         metrics = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
         assert sum(row["is_primary"] for row in metrics) == 5
         assert all(row["exercises_drafter"] for row in metrics)
-
-
-def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qualab: Command, tmp_path: Path) -> None:
-    with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on:
-        flags = naming(off, on)
-        done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--margin", 0.1, "--looks", 4)
-        asked = sum(path.endswith("completions") for path, _ in off.requests)
-    assert done.code == 0, done.err
-    shown = qualab.json("show", done.comparison_id)
-    taken = shown["analysis"]["looks"]
-    assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
-    assert taken["n_items"] < taken["n_items_planned"]
-    assert taken["n_requests_saved"] == 2 * (taken["n_items_planned"] - taken["n_items"])
-    assert asked == taken["n_items"] + 2  # and a trial and a probe
-    assert "Stopped at look" in done.out
-    assert f"{taken['n_requests_saved']:,} requests saved" in done.out
-    assert "since look" in done.out
-    assert "Look 1 of 4" in done.err
-    assert done.out.startswith(qualab("show", done.comparison_id).out.rstrip("\n"))
-    assert qualab("export", done.comparison_id, tmp_path / "out").code == 0
-    with sqlite3.connect(tmp_path / "qualab.db") as database:
-        (count,) = database.execute("select count(*) from look").fetchone()
-    assert count == len(taken["looks"])
 
 
 def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_verdict(
@@ -319,56 +269,51 @@ def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_ver
         process.communicate()
         comparison = qualab.json("list")[0]
         resumed = qualab("resume", comparison["id"])
+        n_before = len(off.requests)
         whole = qualab("run", *naming(off, on), "--tasks", "demo", "--concurrency", "4", *more)
+        asked = sum(path.endswith("completions") for path, _ in off.requests[n_before:])
     assert resumed.code == whole.code, resumed.err
-    shown = [qualab.json("show", one)["analysis"] for one in (comparison["id"], whole.comparison_id)]
-    assert shown[0]["looks"] == shown[1]["looks"]
-    assert shown[0]["metrics"] == shown[1]["metrics"]
-    assert len(shown[0]["looks"]["looks"]) > 1
+    check_same(qualab, comparison["id"], whole.comparison_id, "looks", "metrics")
+    shown = qualab.json("show", whole.comparison_id)
+    assert shown["comparison"]["plan"]["looks"] == {"n_looks": 6, "harm_alpha": 0.025}
+    taken = shown["analysis"]["looks"]
+    assert 1 < len(taken["looks"]) < 6
+    assert taken["n_requests_saved"] == 2 * (taken["n_items_planned"] - taken["n_items"]) > 0
+    assert asked == taken["n_items"] + 4  # and three trials and a probe
+    for text in ("Stopped at look", f"{taken['n_requests_saved']:,} requests saved", "since look"):
+        assert text in whole.out
+    assert "Look 1 of 6" in whole.err
+    assert whole.out.startswith(qualab("show", whole.comparison_id).out.rstrip("\n"))
 
 
-@pytest.fixture
-def flipping_pair() -> Iterator[Pair]:
-    with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4, drafts=True)) as on:
-        yield off, on
-
-
-def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
-    qualab: Command, flipping_pair: Pair, tmp_path: Path
-) -> None:
-    pair = flipping_pair
+def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(qualab: Command, tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
-    file.write_text(
-        f"baseline: {pair[0].url}\ncandidate: {pair[1].url}\nmodel: scripted\ntasks: [demo_arithmetic]\n"
-        "limit: 30\nnoise_floor_runs: 1\nnoise_floor_concurrency: 3\n",
-        encoding="utf-8",
-    )
-    done = qualab("run", file, "--noise_floor_runs", 2, "--output_path", tmp_path / "out")
+    with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4, drafts=True)) as on:
+        file.write_text(
+            f"baseline: {off.url}\ncandidate: {on.url}\nmodel: scripted\ntasks: [demo_arithmetic]\n"
+            "limit: 30\nnoise_floor_runs: 1\nnoise_floor_concurrency: 3\n"
+        )
+        done = qualab("run", file, "--noise_floor_runs", 2, "--output_path", tmp_path / "out")
+        asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in (off, on)]
     assert done.code in (0, 1, 3), done.err
-    asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in pair]
     assert asked == [3 * 30 + 2, 30 + 2]  # and a trial and a probe each
     shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 2, "concurrency": 3}
-    noise = shown["analysis"]["noise"]
-    assert (noise["n_asked"], noise["n_answered"]) == (60, 60)
+    noise, tokens = shown["analysis"]["noise"], shown["analysis"]["tokens"]["candidate"]
+    n_differ = 30 - noise["candidate"]["same_text"]
     assert noise["baseline"]["same_text"] == 30 > noise["candidate"]["same_text"]
-    assert noise["odd_texts"]["n_candidate_odd"] == noise["odd_texts"]["n_odd"] > 0
-    assert "2 more runs of the baseline at concurrency 3, 60 of 60 answered" in done.out
-    assert "odd one out: the candidate" in done.out
-    tokens, n_differ = shown["analysis"]["tokens"]["candidate"], 30 - noise["candidate"]["same_text"]
     assert (tokens["n_differ"], tokens["n_tokenized"]) == (n_differ, n_differ)
-    cell = f"{tokens['first_difference']:,.0f} ({n_differ} of {n_differ} pairs)"
-    assert f"first differing token (median) no text differs {cell}" in " ".join(done.out.split())
-    assert (
-        f"| first differing token (median) | no text differs | {cell} |"
-        in qualab("report", done.comparison_id, "-o", "-", "--format", "md").out
-    )
+    printed = " ".join(done.out.split())
+    for text in (
+        "2 more runs of the baseline at concurrency 3, 60 of 60 answered",
+        "odd one out: the candidate",
+        f"first differing token (median) no text differs {tokens['first_difference']:,.0f} ({n_differ} of",
+    ):
+        assert text in printed
     assert "Noise floor, run 2 of 2: 30 requests" in done.err
     assert "baseline 90/90" in done.err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"baseline", "candidate"}
-    (samples, *_) = (tmp_path / "out" / "baseline").glob("samples_*.jsonl")
-    assert len({json.loads(line)["doc_id"] for line in samples.read_text(encoding="utf-8").splitlines()}) == 30
-    with sqlite3.connect(tmp_path / "qualab.db") as database:
+    with closing(sqlite3.connect(tmp_path / "qualab.db")) as database:
         assert database.execute("select count(*), sum(run > 0) from answer").fetchone() == (120, 60)
 
 
@@ -391,5 +336,5 @@ def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Pa
     environment = {**os.environ, "QUALAB_DB": str(tmp_path / "qualab.db")}
     assert subprocess.run(command, env=environment, stdout=writing, stderr=writing, check=False).returncode == 3
     os.close(writing)
-    with sqlite3.connect(tmp_path / "qualab.db") as database:
+    with closing(sqlite3.connect(tmp_path / "qualab.db")) as database:
         assert database.execute("select count(*) from analysis").fetchone() == (1,)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qualab.cli.main import COMMANDS, app
+from tests.cli.conftest import write_table
 
 SLOW = {"alembic", "datasets", "lm_eval", "numpy", "pydantic_settings", "pyreqwest", "scipy", "yaml"}
 COUNTS = ["--gains", "7", "--losses", "12", "--items", "600", "--margin", "0.02"]
@@ -38,20 +39,10 @@ def test_a_command_does_not_load_what_it_does_not_use(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], unloaded: set[str]
 ) -> None:
     monkeypatch.setenv("QUALAB_DB", str(database))
-    (tmp_path / "scores.csv").write_text("item,baseline,candidate\n" + "".join(f"{n},1,0\n" for n in range(400)))
+    write_table(tmp_path / "scores.csv", [(1, 0)] * 400)
     command = [sys.executable, "-c", CODE, *(part.format(folder=tmp_path) for part in arguments)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert unloaded & set(ended.stdout.splitlines()[-1].split()) == set()
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One comparison, imported from a table."""
-    folder = tmp_path_factory.mktemp("database")
-    (folder / "scores.csv").write_text("item,baseline,candidate\n" + "".join(f"{n},1,1\n" for n in range(400)))
-    with pytest.raises(SystemExit):
-        app(["import", str(folder / "scores.csv"), "--db", str(folder / "qualab.db")], prog_name="qualab")
-    return folder / "qualab.db"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -19,10 +20,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
-def drafting(**engine: object) -> Script:
-    return Script(drafts=True, engine=EngineScript(**engine))  # type: ignore[arg-type]
-
-
 def test_off_against_off_stops_in_preflight_and_in_run(qualab: Command) -> None:
     with ScriptedServer() as off, ScriptedServer() as other:
         looked = qualab("preflight", *naming(off, other), *TASKS)
@@ -36,8 +33,8 @@ def test_off_against_off_stops_in_preflight_and_in_run(qualab: Command) -> None:
 
 
 def test_closed_metrics_may_be_allowed(qualab: Command) -> None:
-    closed = EngineScript(has_metrics=False)
-    with ScriptedServer(Script(engine=closed)) as off, ScriptedServer(drafting(has_metrics=False)) as on:
+    closed = Script(engine=EngineScript(has_metrics=False))
+    with ScriptedServer(closed) as off, ScriptedServer(replace(closed, drafts=True)) as on:
         refused = qualab("run", *naming(off, on), *TASKS)
         allowed = qualab("run", *naming(off, on), *TASKS, "--allow-unobserved")
     assert refused.code == 4
@@ -53,8 +50,8 @@ def test_closed_metrics_may_be_allowed(qualab: Command) -> None:
 def test_costs_break_even_and_lengths_of_prompts_stand_in_the_table(
     qualab: Command, costs: list[str], even: str, over: str
 ) -> None:
-    stepping = Script(engine=EngineScript(step_s=0.01))
-    with ScriptedServer(stepping) as off, ScriptedServer(drafting(tells=True, step_s=0.015)) as on:
+    stepping, drafting = EngineScript(step_s=0.01), EngineScript(tells=True, step_s=0.015)
+    with ScriptedServer(Script(engine=stepping)) as off, ScriptedServer(Script(drafts=True, engine=drafting)) as on:
         done = qualab("run", *naming(off, on), *TASKS, *costs)
     lines = done.out.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("task ") and "drafted" in line)

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.cli import stats
-from qualab.cli.output import annotated
 from qualab.model.comparison import Analysis
 from qualab.model.engine import Treatment
 from qualab.model.report import Cell, Column, Row, Table
@@ -120,11 +119,3 @@ def test_calculators_fit_the_terminal_and_lose_no_word(
     narrow = qualab("stats", name, *CALCULATIONS[name]).out
     assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
     assert whole.split() == narrow.split()
-
-
-def test_what_stands_beside_a_note_has_room_or_the_note_goes_below() -> None:
-    rows = [("label", "1,234", "a note of some words"), ("", "5", "")]
-    assert annotated(rows, 80) == "  label  1,234  a note of some words\n             5"
-    assert annotated(rows, 36) == "  label  1,234  a note of some words\n             5"
-    assert annotated(rows, 30) == "  label  1,234  a note of some\n    words\n             5"
-    assert annotated([("l", "1", "a note of some words more")], 28) == "  l  1  a note of some words\n        more"

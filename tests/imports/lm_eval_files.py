@@ -99,4 +99,6 @@ class Run:
 
 
 def texts(value: Any) -> Any:
-    return [texts(part) for part in value] if isinstance(value, list | tuple) else str(value)
+    return (
+        [texts(part) for part in value] if isinstance(value, list | tuple) else (None if value is None else str(value))
+    )

@@ -46,12 +46,6 @@ def test_a_row_for_each_filter_is_one_item(importer: Importer) -> None:
     assert answer.reply.text == "an answer, 0 and 1"
 
 
-def test_rows_may_come_in_any_order(importer: Importer) -> None:
-    off, on = binary_rows([1, 0, 1, 1, 0, 1]), binary_rows([1, 1, 1, 0, 0, 1])
-    tested = evidence(importer.rows(off, on[::-1]))
-    assert (tested.gains, tested.losses, tested.n_items) == (1, 1, 6)
-
-
 def test_log_likelihoods_written_as_texts_are_numbers(importer: Importer) -> None:
     choices = [(-1.25, True), (float("-inf"), False)]
     rows = [row(n, {"q": n}, resps=choices, second=[" yes", " no"], acc=1.0) for n in range(3)]
@@ -65,13 +59,11 @@ def test_log_likelihoods_written_as_texts_are_numbers(importer: Importer) -> Non
 
 
 def test_f1_is_stored_as_pairs_and_added_up_over_labels(importer: Importer) -> None:
-    labels = [0, 1, 0, 1, 1, 0]
-    answers = [0, 1, 1, 1, 0, 0]
-    off = [row(n, {"q": n, "paragraph": f"p{n}"}, f1=[label, label]) for n, label in enumerate(labels)]
-    on = [
-        row(n, {"q": n, "paragraph": f"p{n}"}, f1=[label, answer])
-        for n, (label, answer) in enumerate(zip(labels, answers, strict=True))
-    ]
+    labels, answers = [0, 1, 0, 1, 1, 0], [0, 1, 1, 1, 0, 0]
+    off, on = (
+        [row(n, {"q": n, "paragraph": f"p{n}"}, f1=pair) for n, pair in enumerate(zip(labels, given, strict=True))]
+        for given in (labels, answers)
+    )
     analysis = importer.rows(off, on, task="kobest_boolq")
     (metric,) = analysis.metrics
     assert (metric.kind, metric.baseline, metric.candidate) == (MetricKind.MACRO_F1, 1.0, pytest.approx(2 / 3))
@@ -85,63 +77,43 @@ def test_ifeval_s_lists_are_averaged_over_all_entries(importer: Importer) -> Non
         for n, one in enumerate(lists)
     ]
     analysis = importer.rows(rows, rows, task="ifeval")
-    baselines = {metric.metric: metric.baseline for metric in analysis.metrics}
-    assert baselines == {"inst_level_strict_acc,none": 0.5, "prompt_level_strict_acc,none": 1 / 3}
-    place = list(baselines).index("inst_level_strict_acc,none")
-    assert (evidence(analysis, place).n_items, evidence(analysis, place).n_clusters) == (6, 3)
+    baselines = [(metric.metric, metric.baseline) for metric in analysis.metrics]
+    assert baselines == [("inst_level_strict_acc,none", 0.5), ("prompt_level_strict_acc,none", 1 / 3)]
+    assert (evidence(analysis).n_items, evidence(analysis).n_clusters) == (6, 3)
 
 
-def test_numbers_of_documents_do_not_pair_them(importer: Importer) -> None:
-    """As under `--samples`, where the number may be that within the choice."""
-    off = binary_rows([1, 0, 1, 0])
-    on = [{**one, "doc_id": 3 - one["doc_id"]} for one in binary_rows([1, 0, 1, 0])]
-    assert evidence(importer.rows(off, on)).n_changed == 0
-    assert importer.join.paired == 4
-
-
-def test_the_same_prompt_of_several_documents_pairs_each_with_its_own(importer: Importer) -> None:
+def copa(number: int, choices: list[str], acc: float) -> Row:
     """KoBEST copa asks "... 왜냐하면" of two documents that differ in their choices alone."""
-
-    def copa(number: int, choices: list[str], acc: float) -> Row:
-        doc = {"premise": "비가 왔다.", "question": "원인", "alternative_1": choices[0], "alternative_2": choices[1]}
-        prompts = ["비가 왔다. 왜냐하면"] * 2
-        resps = [(-1.0, True), (-2.0, False)]
-        return row(number, doc, resps=resps, prompts=prompts, second=choices, target=choices[0], acc=acc)
-
-    off = [copa(0, ["구름", "해"], 1.0), copa(1, ["바람", "눈"], 0.0)]
-    on = [copa(0, ["바람", "눈"], 0.0), copa(1, ["구름", "해"], 1.0)]
-    assert off[0]["prompt_hash"] == off[1]["prompt_hash"]
-    assert evidence(importer.rows(off, on, task="kobest_copa")).n_changed == 0
-    assert importer.join.paired == 2
+    doc = {"premise": "비가 왔다.", "question": "원인", "alternative_1": choices[0], "alternative_2": choices[1]}
+    prompts, resps = ["비가 왔다. 왜냐하면"] * 2, [(-1.0, True), (-2.0, False)]
+    return row(number, doc, resps=resps, prompts=prompts, second=choices, target=choices[0], acc=acc)
 
 
-def test_the_order_of_keys_and_empty_keys_do_not_make_another_document(importer: Importer) -> None:
-    """The hub's IFEval fills kwargs up with empty keys; doc_hash then differs, and so it does by the order of keys."""
-    bare = {"key": 1, "prompt": "p", "kwargs": [{"num_words": 3, "relation": "at least"}]}
-    full = {"prompt": "p", "kwargs": [{"relation": "at least", "num_words": 3, "letter": None}], "key": 1}
-    off, on = ([row(0, doc, prompts=["p"], acc=1.0)] for doc in (bare, full))
-    assert off[0]["doc_hash"] != on[0]["doc_hash"]
-    importer.rows(off, on)
-    assert importer.join.paired == 1
+SUMS = binary_rows([1, 0, 1, 1, 0, 1])
+BARE = {"key": 1, "prompt": "p", "kwargs": [{"num_words": 3, "relation": "at least"}]}
+FULL = {"prompt": "p", "kwargs": [{"relation": "at least", "num_words": 3, "letter": None}], "key": 1}
+TWICE = [row(n, {"question": "the same"}, acc=float(n)) for n in range(2)]
+PAIRS: dict[str, tuple[list[Row], list[Row]]] = {
+    "rows in another order": (SUMS, SUMS[::-1]),
+    "other numbers of documents, as under --samples": (SUMS, [{**one, "doc_id": 5 - one["doc_id"]} for one in SUMS]),
+    "a field of another version": (SUMS, [{**one, "doc": {**one["doc"], "added": "x"}} for one in SUMS]),
+    "keys in another order, and empty ones, as in the hub's IFEval": (
+        [row(0, BARE, prompts=["p"], acc=1.0)],
+        [row(0, FULL, prompts=["p"], acc=1.0)],
+    ),
+    "a document that the data set has twice": (TWICE, TWICE[::-1]),
+    "the same prompts of other documents": (
+        [copa(0, ["구름", "해"], 1.0), copa(1, ["바람", "눈"], 0.0)],
+        [copa(0, ["바람", "눈"], 0.0), copa(1, ["구름", "해"], 1.0)],
+    ),
+}
 
 
-def test_a_document_with_another_field_is_found_by_its_prompts_and_answer(importer: Importer) -> None:
-    off = binary_rows([1, 0, 1])
-    on = [{**one, "doc": {**one["doc"], "added": "by another version"}} for one in off]
-    importer.rows(off, on)
-    assert importer.join.paired == 3
-
-
-@pytest.mark.parametrize("ending", [b"\n", b""])
-def test_a_broken_line_is_an_error_with_its_number(importer: Importer, ending: bytes) -> None:
-    folder = Run(samples={"sums": binary_rows([1] * 5)}).write(importer.folder / "off")
-    path = samples(folder)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], lines[2][:50], ending, *(lines[3:] if ending else [])]))
-    with pytest.raises(BadLog, match=r"samples_sums_.*\.jsonl, line 3: is not a JSON object") as caught:
-        importer(folder, Run(samples={"sums": binary_rows([1] * 5)}).write(importer.folder / "on"))
-    assert "lm_eval --log_samples" in caught.value.hint
-    assert not importer.comparisons
+@pytest.mark.parametrize("case", PAIRS)
+def test_an_item_is_found_again(importer: Importer, case: str) -> None:
+    off, on = PAIRS[case]
+    tested = evidence(importer.rows(off, on))
+    assert (importer.join.paired, tested.n_items, tested.n_changed) == (len(off), len(off), 0)
 
 
 def test_gzip_and_byte_order_marks_are_read_and_a_gzip_file_that_was_cut_is_damaged(importer: Importer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,10 +106,9 @@ def test_the_same_text_with_another_score_is_the_scorer_s_doing(
     found = importer.rows([{**one, "resps": off} for one in rows], worse)
     assert (found.verdict, found.pairs.same_text_other_score) == (verdict, n_same)
     if n_same:
-        assert english(found.reasons)[0].startswith(
-            "40 items have the same answer and another score: the scoring differs"
-        )
-        assert "qualab rescore" in english(found.reasons)[0]
+        (reason, *_) = english(found.reasons)
+        assert reason.startswith("40 items have the same answer and another score: the scoring differs")
+        assert "qualab rescore" in reason
     if len(off[0]) > 1:
         assert importer.imported.tasks_with_more_answers == ("sums",)
         assert any("from more answers an item than the one that is kept" in one for one in english(found.caveats))
@@ -119,38 +117,25 @@ def test_the_same_text_with_another_score_is_the_scorer_s_doing(
 # what went unchecked
 
 
-def without_results(run: Run, folder: Path) -> Path:
-    written = run.write(folder)
-    (written / f"results_{run.date}.json").unlink()
-    return written
-
-
 def test_what_one_log_does_not_tell_is_named(importer: Importer) -> None:
     rows = binary_rows([1] * 100)
     run = Run(samples={"sums": rows}, more={"chat_template_sha": "a", "system_instruction": "Be brief."})
-    found = importer(run.write(importer.folder / "off"), without_results(run, importer.folder / "on"))
+    off, on = (run.write(importer.folder / name) for name in ("off", "on"))
+    (on / f"results_{DATE}.json").unlink()
+    found = importer(off, on)
     (note,) = (caveat for caveat in english(found.caveats) if caveat.startswith("not compared"))
     assert note.startswith("not compared, since the log of the candidate does not tell: the tool's version, ")
     names = ("task versions", "few-shot examples", "filters and metrics", "the chat template", "the system instruction")
-    for name in names:
-        assert name in note
+    assert all(name in note for name in names)
 
 
 # Inspect
 
 
 def sample(number: int, text: str, **more: Any) -> Row:
-    message = {"role": "assistant", "content": text}
-    output = {"model": "m", "choices": [{"message": message, "stop_reason": "stop"}]}
-    return {
-        "id": number,
-        "epoch": 1,
-        "input": f"What is {number}?",
-        "target": str(number),
-        "output": output,
-        "scores": {"match": {"value": "C"}},
-        **more,
-    }
+    choice = {"message": {"role": "assistant", "content": text}, "stop_reason": "stop"}
+    asked = {"id": number, "epoch": 1, "input": f"What is {number}?", "target": str(number)}
+    return {**asked, "output": {"model": "m", "choices": [choice]}, "scores": {"match": {"value": "C"}}, **more}
 
 
 def inspect_log(path: Path, samples: Sequence[Row], *, created: str = "2026-01-01T00:00:00", **header: Any) -> Path:
@@ -226,19 +211,7 @@ def test_a_json_log_is_read_as_an_eval_is(importer: Importer, is_folder: bool) -
         importer(path, inspect_log(folder / "none.json", []))
 
 
-# lighteval
-
-
-def test_lighteval_s_details_without_results_are_named_alike(importer: Importer) -> None:
-    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
-        packed.extractall(importer.folder)
-    (sums,) = (importer.folder / "candidate").rglob("details_sums*.parquet")
-    alone = shutil.copy(sums, importer.folder / sums.name.replace("|", "__"))
-    importer(importer.folder / "baseline", alone)
-    assert [join.task for join in importer.imported.joins] == ["sums|0"]
-
-
-# versions, files that are something else, null answers, tables
+# files that are something else, null answers
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 21785\n"
@@ -270,20 +243,15 @@ def test_a_file_that_is_something_else_is_named(
 
 
 def test_an_answer_that_is_null_is_missing(importer: Importer) -> None:
-    off, on = binary_rows([1] * 300), binary_rows([1] * 300)
+    off = binary_rows([1] * 300)
+    on = [{**one, "resps": [[None]]} if n < 4 else one for n, one in enumerate(off)]
     results = {"results": {"sums": {"exact_match,none": 1.0}}}
-    run = dated(LATER, on, **results).write(importer.folder / "on")
-    (path,) = run.glob("samples_*.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text(
-        "".join(json.dumps({**one, "resps": [[None]]} if n < 4 else one) + "\n" for n, one in enumerate(lines))
-    )
-    found = importer(dated(EARLIER, off, **results).write(importer.folder / "off"), run)
+    found = importer.runs(dated(EARLIER, off, **results), dated(LATER, on, **results))
     metric = found.metrics[0]
     assert (metric.n_items, metric.n_missing_candidate, found.arms[1].n_answers) == (300, 4, 296)
     assert found.arms[1].statuses == {"no_final_answer": 4, "ok": 296}
-    answers = list(importer.store.answers(found.comparison_id, arm=ArmName.CANDIDATE))
-    assert (answers[0].reply.text, answers[0].reply.status) == (None, AnswerStatus.NO_FINAL_ANSWER)
+    (answer, *_) = importer.store.answers(found.comparison_id, arm=ArmName.CANDIDATE)
+    assert (answer.reply.text, answer.reply.status) == (None, AnswerStatus.NO_FINAL_ANSWER)
 
 
 # the handed cases
