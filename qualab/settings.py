@@ -384,10 +384,29 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
+GROUPS = {
+    "pins": {name: name for name in ("image", "revision", "checkpoint")},
+    "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
+}
+"""Mappings that a file may hold in place of their settings: key -> setting."""
+
+
+def spread(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the settings of `GROUPS` beside the others, which win. Raises InvalidValue."""
+    settings = dict(content)
+    for group, names in GROUPS.items():
+        if (values := settings.pop(group, None)) is None:
+            continue
+        if not isinstance(values, Mapping) or values.keys() - names.keys():
+            raise InvalidValue.must_be(group, f"a mapping of {', '.join(names)}")
+        runs = {"noise_floor_runs": 1} if group == "noise_floor" else {}
+        settings = runs | {names[key]: value for key, value in values.items()} | settings
+    return settings
 
 
 def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Check settings, and leave out empty ones. Raises UnknownSetting naming the nearest key."""
+    content = spread(content)
     for key in map(str, content):
         if key in FIELDS:
             continue

@@ -11,6 +11,7 @@ import pytest
 from qualab.bootstrap import location_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
+from qualab.model.plan import NoisePlan
 from qualab.settings import FIELDS, OPTIONS, Settings, keys_of, load
 from tests.cli.conftest import forget_settings
 
@@ -70,7 +71,9 @@ A = "sha256:" + "a" * 64
         ({"timeout": float("inf")}, "timeout must be at most 86400"),
         ({"repeats": 2}, "at temperature 0 would ask the same thing"),
         ({"looks": 3, "sequential": True}, "one after the other"),
-        ({"noise_floor_runs": 10}, "noise_floor_runs must be at most 9"),
+        ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be at most 9"),
+        ({"noise_floor": {"times": 1}}, "noise_floor must be a mapping of runs, concurrency"),
+        ({"pins": {"image": "a b"}}, "is not an image with a digest"),
         ({"score_bounds": {"sums": (100.0, 0.0)}}, r"score_bounds\.sums must be two numbers, the lower first"),
         ({"score_bounds": {"sums": (0.0, float("inf"))}}, "must be two numbers"),
         ({"drafter_costs": {"draft": 1, "drift": 2}}, r"drafter_costs\.drift"),
@@ -88,6 +91,12 @@ A = "sha256:" + "a" * 64
 def test_a_value_that_cannot_be_is_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
         load(content=given, environment=False)
+
+
+def test_a_mapping_in_a_file_stands_for_its_settings_and_flags_win(tmp_path: Path) -> None:
+    file = experiment(tmp_path, "noise_floor: {concurrency: 3}\npins: {revision: a}\n")
+    settings = load(file=file, command_line={"revision": "b"}, environment=False)
+    assert (settings.noise_plan, settings.revision) == (NoisePlan(runs=1, concurrency=3), "b")
 
 
 def test_lists_and_bounds_are_texts_or_what_a_file_holds(tmp_path: Path) -> None:

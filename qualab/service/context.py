@@ -26,6 +26,7 @@ from qualab.settings import (
     RULE_FIELDS,
     Settings,
     load,
+    spread,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Context:
 
         Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
         """
-        document = {name: value for name, value in body.items() if value is not None}
+        document = {name: value for name, value in spread(body).items() if value is not None}
         frozen, content = None, document
         if PLAN_FORMAT in document:
             frozen = _plan_in(document, self.settings)

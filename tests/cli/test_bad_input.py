@@ -14,7 +14,7 @@ import pytest
 
 from qualab.cli.pair import write_example
 from tests.cli.conftest import Command, Outcome, naming
-from tests.scripted_server import Script, ScriptedServer, reply
+from tests.scripted_server import ScriptedServer, reply
 
 
 def fails(outcome: Outcome, code: int, *says: str) -> None:
