@@ -24,6 +24,8 @@ def test_a_task_s_hints_are_its_own_over_its_benchmark_s() -> None:
     hints, unknown = map(read_catalog(TASKS_DIR).hints, ("kobest_wic", "hellaswag"))
     assert (hints.benchmark, hints.cluster, hints.kind("f1,none")) == ("kobest", ("word",), MetricKind.MACRO_F1)
     assert (unknown.benchmark, unknown.cluster, unknown.kind("acc,none")) == (None, None, None)
+    tasks = ("haerae_history_gen", "kobest_hellaswag", "kobest_wic", "gsm8k")
+    assert [read_catalog(TASKS_DIR).hints(task).choices for task in tasks] == [5, 4, 2, None]
 
 
 def test_a_kind_may_be_given_for_one_filter_alone(tmp_path: Path) -> None:

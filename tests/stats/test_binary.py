@@ -122,15 +122,11 @@ def test_mcnemar_sums_the_binomial_outcomes_at_most_as_likely(total: int) -> Non
 def test_one_sided_mid_p_values_are_binomial_tails_less_half_of_the_observed(gains: int, losses: int) -> None:
     total = gains + losses
     half = scipy.stats.binom.pmf(gains, total, 0.5) / 2 if total else 0.0
-    loss, gain = mcnemar_sides(gains, losses)
-    assert loss == pytest.approx(scipy.stats.binom.cdf(gains, total, 0.5) - half, rel=1e-11)
-    assert gain == pytest.approx(scipy.stats.binom.cdf(losses, total, 0.5) - half, rel=1e-11)
+    tails = [scipy.stats.binom.cdf(count, total, 0.5) - half for count in (gains, losses)]
+    assert mcnemar_sides(gains, losses) == pytest.approx(tails, rel=1e-11)
     if gains != losses:
-        assert mcnemar(counts_of(total, gains, losses)).pvalue == pytest.approx(2 * min(loss, gain), rel=1e-11)
-
-
-def test_one_sided_mid_p_values_of_parts_of_a_count_lie_between_those_of_whole_ones() -> None:
-    between = [mcnemar_sides(gains, 8.0)[0] for gains in (2.0, 2.25, 2.5, 2.75, 3.0)]
+        assert mcnemar(counts_of(total, gains, losses)).pvalue == pytest.approx(2 * min(tails), rel=1e-11)
+    between = [mcnemar_sides(count, 8.0)[0] for count in (2.0, 2.25, 2.5, 2.75, 3.0)]  # parts of a count
     assert between == sorted(between)
     assert mcnemar_sides(2.5, 8.5)[0] > mcnemar_sides(5.0, 17.0)[0]
 
@@ -210,16 +206,6 @@ def test_counts_prove_a_loss_bound_from_one_side() -> None:
     assert provable_margin(counts.swapped(), is_one_sided=True) == provable_margin(counts)
 
 
-@pytest.mark.parametrize(("n_items", "by_score", "by_guard"), [(600, 0.0045, 0.0050), (1319, 0.0021, 0.0023)])
-def test_margin_that_no_discordant_item_proves(n_items: int, by_score: float, by_guard: float) -> None:
-    counts = counts_of(n_items, 0, 0)
-    margin, margin_score = provable_margin(counts), tango(counts, confidence_level=0.9).high
-    z = scipy.stats.norm.ppf(0.95)
-    assert margin_score == pytest.approx(z**2 / (n_items + z**2), rel=1e-9)
-    assert margin == pytest.approx(1 - 0.05 ** (1 / n_items), abs=1.3e-5)  # no loss in n items at that rate
-    assert (margin_score, margin) == pytest.approx((by_score, by_guard), abs=6e-5)
-
-
 def test_unpaired_test_is_the_pooled_z() -> None:
     pvalue = two_proportion_z(baseline=0.51, candidate=301 / 600, n_baseline=600, n_candidate=600)
     table = [[306, 294], [301, 299]]
@@ -276,6 +262,13 @@ def test_impossible_arguments_are_refused(call: Callable[[], object]) -> None:
 def test_no_discordant_item_shows_no_difference_and_still_proves_a_margin() -> None:
     result = mcnemar(UNCHANGED)
     assert (result.pvalue, result.pvalue_exact, mcnemar_unconditional(UNCHANGED)) == (1, 1, 1)
+    for n_items, by_score, by_guard in ((600, 0.0045, 0.0050), (1319, 0.0021, 0.0023)):
+        counts = counts_of(n_items, 0, 0)
+        margin, margin_score = provable_margin(counts), tango(counts, confidence_level=0.9).high
+        z = scipy.stats.norm.ppf(0.95)
+        assert margin_score == pytest.approx(z**2 / (n_items + z**2), rel=1e-9)
+        assert margin == pytest.approx(1 - 0.05 ** (1 / n_items), abs=1.3e-5)  # no loss in n items at that rate
+        assert (margin_score, margin) == pytest.approx((by_score, by_guard), abs=6e-5)
     assert equivalence(UNCHANGED, margin=0.01).is_equivalent
     assert not equivalence(counts_of(10, 0, 0), margin=0.1).is_equivalent
     assert provable_margin(counts_of(10, 0, 0)) > 0.2

@@ -83,8 +83,5 @@ def test_a_value_of_weight_n_counts_as_n_values(pairs: list[tuple[int, int]], sc
     expected = median([value for value, n in pairs for _ in range(n)])
     assert weighted_median(values, [Fraction(n, scale) for n in times]) == expected
     assert weighted_median(values, [Fraction(1, scale)] * len(values)) == median(values)
-
-
-def test_no_value_has_no_median_and_no_weight_is_none() -> None:
     with pytest.raises(InsufficientData):
         weighted_median([], [])
