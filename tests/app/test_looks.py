@@ -18,7 +18,7 @@ from qualab.errors import PlanChanged, RunStopped, StoreFull
 from qualab.model.comparison import Analysis, Look, MetricLook
 from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
-from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, TaskSpec
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec
 from qualab.planning.power import Missing, power_at_looks
 from qualab.run.prepare import in_random_order, stage_ends
 from qualab.run.stored import compare_again, with_rule
@@ -52,17 +52,15 @@ class TwoTasks(FakeTasks):
 
     extra: bool = False
 
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return (task_spec("sums", self.n_items), task_spec("products", self.n_items // 3))
+    def __post_init__(self) -> None:
+        self.sizes = {"sums": self.n_items, "products": self.n_items // 3}
 
     @property
     def metrics(self) -> tuple[MetricSpec, ...]:
-        more = [metric_spec("products", name="other", is_primary=False)] if self.extra else []
-        return (metric_spec("sums"), metric_spec("products"), *more)
+        return super().metrics + (metric_spec("products", name="other", is_primary=False),) * self.extra
 
     def render(self) -> Iterator[Item]:
-        yield from super().render()
+        yield from FakeTasks(self.n_items).render()
         yield from (generation("products", number, asks=number + 10_000) for number in range(self.n_items // 3))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:

@@ -172,7 +172,7 @@ class WithChoices(FakeTasks):
         return (group, metric_spec("sums"), metric_spec("picks", is_primary=False, exercises_drafter=False))
 
     def render(self) -> Iterator[Item]:
-        yield from super().render()
+        yield from FakeTasks(self.n_items).render()
         prompts = tuple(Prompt(text="it is", continuation=f" {choice}") for choice in "ab")
         picks = (replace(generation("picks", number), prompts=prompts) for number in range(4))
         yield from (replace(item, kind=RequestKind.LOGLIKELIHOOD) for item in picks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -19,11 +19,10 @@ from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import MissingSummary
 from qualab.model.items import Item, Reply
 from qualab.model.names import MetricKind, MissingPolicy, Objective
-from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan
 from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
 from qualab.run.prepare import FrozenPlan, from_document, make_plan, to_document
-from qualab.run.run import look_before, start
 from qualab.settings import Settings
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
@@ -41,7 +40,6 @@ from tests.app.fakes import (
     metric_spec,
     other_for,
     reply,
-    task_spec,
 )
 from tests.said import english
 
@@ -51,25 +49,18 @@ NOTHING_MISSING = MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, b
 
 @dataclass
 class Suite(FakeTasks):
-    """Tasks of given sizes, each with a primary metric; `per_cluster` items share a cluster."""
+    """Of `specs` if given; `per_cluster` items share a cluster."""
 
-    sizes: dict[str, int] = field(default_factory=lambda: {"sums": 10})
     per_cluster: int = 1
     specs: tuple[MetricSpec, ...] = ()
 
     @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return tuple(task_spec(name, size) for name, size in self.sizes.items())
-
-    @property
     def metrics(self) -> tuple[MetricSpec, ...]:
-        return self.specs or tuple(metric_spec(name) for name in self.sizes)
+        return self.specs or super().metrics
 
     def render(self) -> Iterator[Item]:
-        for name, size in self.sizes.items():
-            for item in replace(FakeTasks(n_items=size, name=name)).render():
-                cluster = str(item.doc_id // self.per_cluster) if self.per_cluster > 1 else ""
-                yield replace(item, cluster=cluster)
+        for item in super().render():
+            yield replace(item, cluster=str(item.doc_id // self.per_cluster) if self.per_cluster > 1 else "")
 
 
 def planned_suite(given: Settings, tasks: Any, beliefs: Given, pilot: Pilot | None = None) -> Planning:
@@ -388,11 +379,9 @@ def test_a_plan_file_that_is_not_as_written_is_refused(edit: Callable[[Any], obj
 async def test_a_frozen_plan_is_not_run_or_looked_at_with_other_items_or_settings(
     tasks: FakeTasks, changes: Any, message: str
 ) -> None:
-    frozen = frozen_of().plan
-    for job in (start, look_before):
-        bench = Bench(harness=FakeHarness(tasks))
+    for job in ((bench := Bench(harness=FakeHarness(tasks))).run, bench.look):
         with pytest.raises(PlanChanged, match=message):
-            await job(bench.services, experiment(**changes), keys={}, progress=QuietProgress(), frozen=frozen)
+            await job(frozen=frozen_of().plan, **changes)
 
 
 @pytest.mark.parametrize(
@@ -404,8 +393,7 @@ async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewh
     frozen = frozen_of(FakeTasks(revision=COMMIT))
     bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
     bench.baseline.url = off
-    settings = experiment(baseline=off, candidate=on)
-    analysis = await start(bench.services, settings, keys={}, progress=QuietProgress(), frozen=frozen.plan)
+    analysis = await bench.run(baseline=off, candidate=on, frozen=frozen.plan)
     assert bench.harness.seen[0].revisions == {"sums": COMMIT}
     comparison = bench.store.get(analysis.comparison_id)
     assert (comparison.baseline_url, comparison.candidate_url) == (off, on)

@@ -15,7 +15,7 @@ from benchmarks.made_up import GROUPS, MadeUp, stored
 from qualab.model.canonical import canonical_json
 from qualab.model.comparison import Analysis
 from qualab.model.items import Item
-from qualab.model.names import ArmName, EvidenceKind, MetricKind, Verdict
+from qualab.model.names import ArmName, MetricKind, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.report.scores import metric_table
 from qualab.report.terminal import print_analysis
@@ -30,22 +30,6 @@ SMALL = 0.12
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
     return stored(MadeUp(scale=SMALL, missing={ArmName.CANDIDATE: 0.01})).analyse()
-
-
-def test_kinds_and_clusters_choose_the_analysis(analysis: Analysis) -> None:
-    assert Verdict.NOT_TESTED not in {row.verdict for row in analysis.metrics}
-    kinds = {row.id: row.evidence.kind for row in analysis.metrics if row.evidence}
-    assert len(kinds) == len(analysis.metrics) == 34
-    for kind, ids in {
-        EvidenceKind.COUNTS: (
-            "gsm8k/exact_match,strict-match",
-            "haerae/acc,none",
-            "ifeval/prompt_level_strict_acc,none",
-        ),
-        EvidenceKind.CLUSTERS: ("belebele_kor_Hang/acc,none", "kobest/acc,none", "ifeval/inst_level_strict_acc,none"),
-        EvidenceKind.LABELS: ("kobest_wic/f1,none", "kobest/f1,none"),
-    }.items():
-        assert {kinds[id_] for id_ in ids} == {kind}
 
 
 def test_metrics_that_are_the_same_are_counted_once(analysis: Analysis) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualab.errors import InsufficientData
 from qualab.stats.difference import mcnemar
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import tango
 from qualab.stats.sizing import (
-    discordance_with_repeats,
     items_needed,
-    joint_power,
     mde,
     mde_beyond_noise,
     power_equivalence,
-    power_for_joint,
     power_mcnemar,
     smallest_margin,
 )
@@ -140,30 +135,3 @@ def test_minimal_differences_are_where_power_reaches_its_target() -> None:
     for discordance, difference in ((0.05, found), (0.05 + loss, -loss)):
         power = power_mcnemar(n_items=600, discordance=discordance, difference=difference)
         assert power == pytest.approx(0.8, abs=1e-5)
-
-
-def test_joint_power_falls_and_repeats_divide_noise_and_nothing_else() -> None:
-    assert joint_power([power_for_joint(n_metrics=5, power=0.8)] * 5) == pytest.approx(0.8)
-    for noise, repeats, expected in ((0.05, 5, 0.01), (0.02, 10**6, 0.03), (0.02, 1, 0.05)):
-        left = discordance_with_repeats(discordance=0.05, noise=noise, repeats=repeats)
-        assert left == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: power_equivalence(n_items=0, discordance=0.1, margin=0.02),
-        lambda: power_mcnemar(n_items=0, discordance=0.1, difference=0.02),
-        lambda: mde(n_items=600, discordance=0.01),
-        lambda: mde_beyond_noise(n_items=3, noise=0.5),
-        lambda: smallest_margin(n_items=1, discordance=0.5),
-        lambda: items_needed(discordance=0.05, difference=0.02, margin=0.02),
-        lambda: items_needed(discordance=0.05, difference=-0.02, margin=0.02, is_one_sided=True),
-        lambda: items_needed(discordance=0.5, margin=0.001, max_items=5_000),
-        lambda: items_needed(discordance=0.05, margin=1e-5, is_guarded=True),
-        lambda: items_needed(discordance=0.05, margin=1e-4, is_guarded=True, max_items=200_000),
-    ],
-)
-def test_what_does_not_exist_is_an_error_and_not_a_number(call: Callable[[], object]) -> None:
-    with pytest.raises(InsufficientData):
-        call()
