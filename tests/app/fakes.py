@@ -15,7 +15,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Counters, Drafting, Engine, EngineKind, Preflight
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
-from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.plan import MetricSpec, Plan, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter, Progress, TaskOptions
 from qualab.model.registry import Heartbeat
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
@@ -23,27 +23,36 @@ from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
 from qualab.settings import Settings, load
 from tests.fresh_store import fresh_store
+from tests.store.samples import filled
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
 
+REPLY = filled(
+    Reply,
+    status=AnswerStatus.OK,
+    text="x",
+    finish_reason="stop",
+    prompt_tokens=3,
+    completion_tokens=1,
+    attempts=1,
+    latency_s=0.01,
+    sent_at=START,
+)
+TASK = filled(
+    TaskSpec,
+    kind=RequestKind.GENERATION,
+    version="1",
+    config_hash="c",
+    data_hash="d",
+    dataset="made-up",
+    revision="local",
+)
+
+
 def reply(text: str = "x", **changes: Any) -> Reply:
-    base = Reply(
-        status=AnswerStatus.OK,
-        text=text,
-        loglikelihood=None,
-        is_greedy=None,
-        finish_reason="stop",
-        prompt_tokens=3,
-        completion_tokens=1,
-        attempts=1,
-        latency_s=0.01,
-        sent_at=START,
-        system_fingerprint="",
-        error="",
-    )
-    return replace(base, **changes)
+    return replace(REPLY, **{"text": text} | changes)
 
 
 def failure(status: AnswerStatus = AnswerStatus.HTTP_ERROR) -> Reply:
@@ -51,46 +60,21 @@ def failure(status: AnswerStatus = AnswerStatus.HTTP_ERROR) -> Reply:
 
 
 def task_spec(name: str = "sums", n_items: int = 10, **changes: Any) -> TaskSpec:
-    base = TaskSpec(
-        name=name,
-        benchmark=name,
-        kind=RequestKind.GENERATION,
-        version="1",
-        config_hash="c",
-        data_hash="d",
-        dataset="made-up",
-        revision="local",
-        num_fewshot=0,
-        n_items=n_items,
-        n_available=n_items,
-    )
-    return replace(base, **changes)
+    own = {"name": name, "benchmark": name, "n_items": n_items, "n_available": n_items}
+    return replace(TASK, **own | changes)
 
 
 def metric_spec(task: str = "sums", **changes: Any) -> MetricSpec:
-    base = MetricSpec(
-        task=task,
-        name="exact_match",
-        filter="none",
-        kind=MetricKind.BINARY_MEAN,
-        is_primary=True,
-        exercises_drafter=True,
-    )
-    return replace(base, **changes)
+    own = {"name": "exact_match", "filter": "none", "kind": MetricKind.BINARY_MEAN}
+    return MetricSpec(task=task, **own | {"is_primary": True, "exercises_drafter": True} | changes)
 
 
 def generation(task: str, number: int, *, asks: int | None = None) -> Item:
     """An item that asks to say a number: its own, unless given."""
-    asked = number if asks is None else asks
-    return Item(
-        position=number,
-        task=task,
-        doc_id=number,
-        kind=RequestKind.GENERATION,
-        doc={"number": number},
-        target=str(asked),
-        prompts=(Prompt(text=f"say {asked}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
-    )
+    asked = str(number if asks is None else asks)
+    prompts = (Prompt(text=f"say {asked}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),)
+    place = {"position": number, "task": task, "doc_id": number, "kind": RequestKind.GENERATION}
+    return Item(**place, doc={"number": number}, target=asked, prompts=prompts)
 
 
 @dataclass
@@ -106,17 +90,21 @@ class FakeTasks:
     harness_version: str = "0"
     config_hash: str = "c"
     revision: str = "local"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Several tasks, in place of one of `n_items`."""
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
-        return (task_spec(self.name, self.n_items, config_hash=self.config_hash, revision=self.revision),)
+        sizes = self.sizes or {self.name: self.n_items}
+        own = {"config_hash": self.config_hash, "revision": self.revision}
+        return tuple(task_spec(name, size, **own) for name, size in sizes.items())
 
     @property
     def metrics(self) -> tuple[MetricSpec, ...]:
-        return (metric_spec(self.name),)
+        return tuple(metric_spec(task.name) for task in self.tasks)
 
     def render(self) -> Iterator[Item]:
-        yield from (generation(self.name, number) for number in range(self.n_items))
+        yield from (generation(task.name, number) for task in self.tasks for number in range(task.n_items))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         return [
@@ -131,8 +119,7 @@ class FakeTasks:
         self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
     ) -> Iterator[tuple[str, Sequence[Any]]]:
         """The first word of each text."""
-        words = [[(reply.text or "").split() or ["[invalid]"] for reply in replies] for _, replies in answered]
-        yield "none", [[found[0] for found in own] for own in words]
+        yield "none", [[((reply.text or "").split() or ["[invalid]"])[0] for reply in own] for _, own in answered]
 
     def results(self, answered: Mapping[str, Any]) -> dict[str, Any]:
         return {"results": {task: len(entries) for task, entries in answered.items()}}
@@ -254,7 +241,6 @@ class Clock:
 class QuietProgress(Progress):
     comparison: Comparison | None = None
     answers: list[ArmName] = field(default_factory=list)
-    waits: list[tuple[ArmName, float]] = field(default_factory=list)
     totals: Mapping[ArmName, int] = field(default_factory=dict)
     done: Mapping[ArmName, int] = field(default_factory=dict)
 
@@ -264,8 +250,7 @@ class QuietProgress(Progress):
     def answered(self, arm: ArmName, reply: Reply) -> None:
         self.answers.append(arm)
 
-    def waiting(self, arm: ArmName, seconds: float) -> None:
-        self.waits.append((arm, seconds))
+    def waiting(self, arm: ArmName, seconds: float) -> None: ...
 
 
 @dataclass
@@ -309,9 +294,11 @@ class Bench:
         bench.baseline.answer, bench.candidate.answer = off, on
         return bench
 
-    async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+    async def run(
+        self, *, progress: QuietProgress | None = None, frozen: Plan | None = None, **changes: Any
+    ) -> Analysis:
         services = replace(self.services, progress=progress or QuietProgress())
-        return await start(services, experiment(**changes))
+        return await start(services, experiment(**changes), frozen=frozen)
 
     async def begin(self, **changes: Any) -> str:
         """The baseline's turn of a comparison whose arms take turns; returns its id."""
@@ -322,8 +309,8 @@ class Bench:
         """An arm's turn of such a comparison."""
         return await resume(self.services, comparison_id, arms=[arm])
 
-    async def look(self, **changes: Any) -> Preflight:
-        return await look_before(self.services, experiment(**changes))
+    async def look(self, *, frozen: Plan | None = None, **changes: Any) -> Preflight:
+        return await look_before(self.services, experiment(**changes), frozen=frozen)
 
     async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
         services = replace(self.services, progress=progress or QuietProgress())

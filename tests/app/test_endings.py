@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from qualab.analysis.endings import LeakCount, LeakTrace, leak_reasons, leaks_in
 from qualab.analysis.flips import text_pairs
 from qualab.model.comparison import Analysis
-from qualab.model.items import Reply, Request
+from qualab.model.items import Request
 from qualab.model.names import AnswerStatus, Api, LeakKind, Verdict
 from qualab.model.plan import DecisionRule
 from tests.app.fakes import Answerer, Bench, FakeTasks, echo_number, reply
@@ -34,20 +33,16 @@ def said(analysis: Analysis, part: str) -> list[str]:
 
 
 @pytest.mark.parametrize("reason", ["content_filter", "tool_calls", "{'type': 'stop'}", "new\nline"])
-async def test_an_odd_finish_reason_is_a_caveat(reason: str) -> None:
+async def test_an_odd_finish_reason_is_a_caveat_and_beyond_the_cap_of_missing_answers_invalid(reason: str) -> None:
     usual = first(200, finish_reason="eos_token")
     analysis = await compared(first(7, finish_reason=reason), usual, max_missing_share=0.05)
     assert analysis.verdict is Verdict.EQUIVALENT
-    assert said(analysis, "ended neither") == [
-        "7 answers of the candidate ended neither by themselves nor at the limit: "
-        f"{reason.replace(chr(10), chr(92) + 'n')} (7). They are scored as they came."
-    ]
-
-
-async def test_odd_finish_reasons_beyond_the_cap_of_missing_answers_are_invalid() -> None:
-    analysis = await compared(first(2, finish_reason="content_filter"))
-    assert analysis.verdict is Verdict.INVALID
-    assert said(analysis, "content_filter (2)")[-1].endswith("more than the plan allows (0.5 %)")
+    named = f"{reason.replace(chr(10), chr(92) + 'n')} (7)"
+    told = f"7 answers of the candidate ended neither by themselves nor at the limit: {named}."
+    assert said(analysis, "ended neither") == [f"{told} They are scored as they came."]
+    strict = await compared(first(7, finish_reason=reason), usual)
+    assert strict.verdict is Verdict.INVALID
+    assert said(strict, named)[-1].endswith("more than the plan allows (0.5 %)")
 
 
 def thinking(characters: int, **changes: Any) -> Answerer:
@@ -77,55 +72,42 @@ async def test_reasoning_is_summed_up_where_there_is_some_and_said_where_one_arm
         assert analysis.reasoning.candidate.in_text == in_text
 
 
-async def test_an_arm_that_thinks_longer_is_told() -> None:
-    analysis = await compared(lambda p, s: thinking(60 if int(p[4:]) < 30 else 40)(p, s), thinking(40))
-    (caveat,) = said(analysis, "think at different length")
+async def test_thoughts_that_are_longer_or_cut_in_one_arm_are_counted_by_arm_and_compared() -> None:
+    longer = await compared(lambda p, s: thinking(60 if int(p[4:]) < 30 else 40)(p, s), thinking(40))
+    (caveat,) = said(longer, "think at different length")
     told = "The arms think at different length: 40 characters on average in the baseline, 43 in the candidate"
     assert caveat.startswith(told)
-    assert analysis.reasoning.pvalue_length < 1e-6
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [
+    assert longer.reasoning.pvalue_length < 1e-6
+    for cut in (
         reply(status=AnswerStatus.NO_FINAL_ANSWER, finish_reason="length", text=None, reasoning_characters=40),
         reply("<think>and then", status=AnswerStatus.TRUNCATED, finish_reason="length"),
-    ],
-)
-async def test_thoughts_that_the_limit_cuts_are_counted_by_arm_and_compared(cut: Reply) -> None:
-    analysis = await compared(lambda p, s: cut if int(p[4:]) < 9 else thinking(40)(p, s), thinking(40))
-    assert (analysis.reasoning.baseline.cut, analysis.reasoning.candidate.cut) == (0, 9)
-    assert analysis.reasoning.pvalue_cut == pytest.approx(0.5**9)
-    (caveat,) = said(analysis, "cut by the limit")
-    told = "Thoughts were cut by the limit on tokens: 0 in the baseline, 9 in the candidate (p 0.002)"
-    assert caveat.startswith(told)
+    ):
+        answers = {f"say {n}": cut for n in range(9)}
+        analysis = await compared(lambda p, s, own=answers: own.get(p) or thinking(40)(p, s), thinking(40))
+        assert (analysis.reasoning.baseline.cut, analysis.reasoning.candidate.cut) == (0, 9)
+        assert analysis.reasoning.pvalue_cut == pytest.approx(0.5**9)
+        (caveat,) = said(analysis, "cut by the limit")
+        told = "Thoughts were cut by the limit on tokens: 0 in the baseline, 9 in the candidate (p 0.002)"
+        assert caveat.startswith(told)
 
 
-N_ITEMS = 200
+IT_IS = wrapped("{} it is")
 ITEM = make_item(0, requests=(Request(choice=0, api=Api.COMPLETIONS, payload={"stop": ["\n\n", "Q:"]}),))
 
 
 class Lenient(FakeTasks):
     """Right is what begins with the number; item 1 is too hard."""
 
-    def score(self, task: str, answered: object) -> list[dict[str, float]]:
+    def score(self, task: str, answered: Any) -> list[dict[str, float]]:
         return [
             {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target] and item.doc_id != 1)}
             for item, replies in answered
         ]
 
 
-async def run(
-    candidate: Callable[[str], Reply], baseline: Callable[[str], Reply] | None = None
-) -> tuple[Bench, Analysis]:
-    same = baseline or (lambda number: reply(f"{number} it is"))
-    bench = Bench.of(
-        N_ITEMS,
-        Lenient,
-        off=lambda p, s: same(p[4:]),
-        on=lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:]),
-    )
-    return bench, await bench.run()
+def every_eighth(answer: Answerer) -> Bench:
+    """Both arms answer alike but for this, in the candidate."""
+    return Bench.of(200, Lenient, off=IT_IS, on=lambda p, s: (IT_IS if int(p[4:]) % 8 else answer)(p, s))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +122,10 @@ async def run(
 )
 async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(kind: LeakKind, leaking: str, said: str) -> None:
     cut = {"status": AnswerStatus.TRUNCATED, "finish_reason": "length"} if kind is LeakKind.LENGTH_LIMIT else {}
-    bench, found = await run(lambda n: reply(leaking.format(n), **cut))
+    found = await (bench := every_eighth(wrapped(leaking, **cut))).run()
     assert found.verdict is Verdict.EQUIVALENT
     (leak,) = found.leaks
-    assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, N_ITEMS, 0, 25, 0)
+    assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, 200, 0, 25, 0)
     assert leak.pvalue == pytest.approx(2.0**-25)
     assert english(found.reasons)[1].startswith(f"{said}: 25 of the candidate and 0 of the baseline (p 3e-08)")
     listed = text_pairs(bench.store, found.comparison_id, leaks=True, limit=3)
@@ -152,14 +134,15 @@ async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(kind: Lea
 
 
 async def test_what_both_arms_do_alike_is_counted_and_no_reason() -> None:
-    _, found = await run(lambda n: reply(f"{n} it was </s>"), lambda n: reply(f"{n} it is </s>"))
+    found = await Bench.of(200, Lenient, off=wrapped("{} it is </s>"), on=wrapped("{} it was </s>")).run()
     (leak,) = found.leaks
-    assert (leak.n_baseline, leak.n_candidate, leak.n_both, leak.pvalue) == (N_ITEMS, N_ITEMS, N_ITEMS, 1.0)
+    assert (leak.n_baseline, leak.n_candidate, leak.n_both, leak.pvalue) == (200, 200, 200, 1.0)
     assert len(english(found.reasons)) == 1
 
 
 async def test_other_texts_without_a_flip_are_listed_and_flips_are_not() -> None:
-    bench, found = await run(lambda n: reply("no") if n == "16" else reply(f"{n} I think"))
+    bench = every_eighth(lambda p, s: reply("no") if p == "say 16" else wrapped("{} I think")(p, s))
+    found = await bench.run()
     listed = text_pairs(bench.store, found.comparison_id, limit=2)
     assert (listed.n_pairs, [one.item for one in listed.shown]) == (24, ["sums/0", "sums/8"])
     assert (listed.shown[0].answers, listed.shown[0].first_difference) == (("0 it is", "0 I think"), 2)
@@ -176,16 +159,8 @@ def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
 
 
 def test_control_tokens_of_common_tokenizers_are_known_and_ordinary_text_is_no_leak() -> None:
-    tokens = [
-        "<|im_end|>",
-        "a<|eot_id|>",
-        "<｜end▁of▁sentence｜>",
-        "[|endofturn|]",
-        "</s>",
-        "<end_of_turn>",
-        "[/INST]",
-        "<0x0A>",
-    ]
+    tokens = ["<|im_end|>", "a<|eot_id|>", "<｜end▁of▁sentence｜>", "[|endofturn|]"]
+    tokens += ["</s>", "<end_of_turn>", "[/INST]", "<0x0A>"]
     plain = ["a < b and b > c", "x[0] | y[1]", "<b>bold</b>", "|a|b|", "정답은 <보기>입니다", "<s1>"]
     assert [leaks_in(reply(text), ITEM) for text in tokens] == [{LeakKind.SPECIAL_TOKEN}] * 8
     assert [leaks_in(reply(text), ITEM) for text in plain] == [frozenset()] * 6

@@ -15,17 +15,16 @@ from qualab.analysis.evidence import with_zero
 from qualab.analysis.looks import LookData, level_of, take_look
 from qualab.analysis.samples import Streams, layout_of, read_scores
 from qualab.errors import PlanChanged, RunStopped, StoreFull
-from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
+from qualab.model.comparison import Analysis, Look, MetricLook
 from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
-from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, TaskSpec
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec
 from qualab.planning.power import Missing, power_at_looks
 from qualab.run.prepare import in_random_order, stage_ends
 from qualab.run.stored import compare_again, with_rule
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar_sides
 from qualab.stats.distributions import normal_sf
-from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import tango
 from qualab.stats.looks import spending_boundaries
 from tests.app.fakes import (
@@ -53,17 +52,15 @@ class TwoTasks(FakeTasks):
 
     extra: bool = False
 
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return (task_spec("sums", self.n_items), task_spec("products", self.n_items // 3))
+    def __post_init__(self) -> None:
+        self.sizes = {"sums": self.n_items, "products": self.n_items // 3}
 
     @property
     def metrics(self) -> tuple[MetricSpec, ...]:
-        more = [metric_spec("products", name="other", is_primary=False)] if self.extra else []
-        return (metric_spec("sums"), metric_spec("products"), *more)
+        return super().metrics + (metric_spec("products", name="other", is_primary=False),) * self.extra
 
     def render(self) -> Iterator[Item]:
-        yield from super().render()
+        yield from FakeTasks(self.n_items).render()
         yield from (generation("products", number, asks=number + 10_000) for number in range(self.n_items // 3))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
@@ -80,12 +77,6 @@ def wrong_at(share: float, *, salt: int = 0) -> Answerer:
         return reply("no") if is_wrong else echo_number(prompt, seed)
 
     return answer
-
-
-def evidence_of(analysis: Analysis) -> Evidence:
-    found = analysis.metrics[0].evidence
-    assert found is not None
-    return found
 
 
 async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
@@ -111,7 +102,7 @@ async def test_a_broken_candidate_stops_for_harm() -> None:
     assert analysis.verdict is Verdict.REGRESSION
     assert (analysis.looks.n_items, analysis.looks.looks[0].decision) == (400, LookDecision.HARM)
     assert "harm" in english(analysis.reasons)[0]
-    assert evidence_of(analysis).pvalue_adjusted < 0.05
+    assert analysis.metrics[0].evidence.pvalue_adjusted < 0.05
 
 
 async def test_a_run_that_reaches_its_end_is_judged_at_the_last_boundary_and_not_at_the_level_of_a_fixed_run() -> None:
@@ -128,28 +119,25 @@ async def test_a_run_that_reaches_its_end_is_judged_at_the_last_boundary_and_not
     assert without.looks is None
     taken = with_looks.looks
     assert (taken.stopped_early, len(taken.looks), taken.n_requests_saved) == (False, 10, 0)
-    assert evidence_of(with_looks).equivalence_interval.low == pytest.approx(last.low)
+    assert with_looks.metrics[0].evidence.equivalence_interval.low == pytest.approx(last.low)
 
 
 async def test_intervals_and_p_values_are_those_of_the_boundaries() -> None:
     analysis = await Bench.of(2_000, on=wrong_at(0.006)).run(looks=5)
-    taken = analysis.looks
-    fractions = tuple(one.metrics[0].fraction for one in taken.looks)
+    looks = [one.metrics[0] for one in analysis.looks.looks]
+    fractions = tuple(one.fraction for one in looks)
     assert fractions == tuple(k / 5 for k in range(1, len(fractions) + 1))
-    evidence = evidence_of(analysis)
+    evidence = analysis.metrics[0].evidence
     assert evidence.losses > 0
     counts = PairedCounts(n_items=evidence.n_items, gains=evidence.gains, losses=evidence.losses)
     for interval, alpha in ((evidence.interval, 0.025), (evidence.equivalence_interval, 0.05)):
-        level = level_of(fractions, alpha)
-        expected = tango(counts, confidence_level=1 - 2 * level)
+        expected = tango(counts, confidence_level=1 - 2 * level_of(fractions, alpha))
         assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
         assert interval.confidence_level == pytest.approx(1 - 2 * alpha)
-    last = taken.looks[-1].metrics[0]
-    assert last.boundary == pytest.approx(float(spending_boundaries(fractions)[-1]))
-    assert last.harm_boundary == pytest.approx(float(spending_boundaries(fractions, alpha=0.025)[-1]))
-    adjusted = [one.metrics[0].pvalue_adjusted for one in taken.looks]
-    assert evidence.pvalue_adjusted == adjusted[-1]
-    assert evidence.pvalue_adjusted >= evidence.pvalue
+    assert looks[-1].boundary == pytest.approx(float(spending_boundaries(fractions)[-1]))
+    assert looks[-1].harm_boundary == pytest.approx(float(spending_boundaries(fractions, alpha=0.025)[-1]))
+    assert looks[-1].pvalue_loss == pytest.approx(mcnemar_sides(evidence.gains, evidence.losses)[0])
+    assert evidence.pvalue_adjusted == looks[-1].pvalue_adjusted >= evidence.pvalue
 
 
 def test_each_stage_holds_the_next_share_of_every_tasks_order() -> None:
@@ -168,15 +156,20 @@ def test_each_stage_holds_the_next_share_of_every_tasks_order() -> None:
 async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> None:
     analysis = await Bench.of(3_000, TwoTasks, on=other_for(range(10_000, 11_000))).run(looks=10)
     assert analysis.verdict is Verdict.REGRESSION
-    rows = {row.task: row for row in analysis.metrics}
-    assert (rows["products"].verdict, rows["sums"].verdict) == (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+    verdicts = {row.task: row.verdict for row in analysis.metrics}
+    assert verdicts == {"products": Verdict.REGRESSION, "sums": Verdict.INCONCLUSIVE}
 
 
-async def test_metrics_that_are_not_primary_come_with_a_caveat() -> None:
-    analysis = await Bench(harness=FakeHarness(TwoTasks(n_items=3_000, extra=True))).run(looks=5)
+async def test_each_primary_is_looked_at_with_its_own_margin_until_all_are_settled_and_no_other_metric() -> None:
+    tasks = TwoTasks(n_items=600, extra=True)
+    analysis = await Bench(harness=FakeHarness(tasks)).run(looks=5, rule=DecisionRule(margins={"products": 0.2}))
+    _, products, other = analysis.metrics
+    assert products.verdict is other.verdict is Verdict.EQUIVALENT
+    assert "±20.00 pp" in english(products.reason)
+    assert other.equals == "products/exact_match,none"
     assert any("Only the primary metrics are adjusted for the looks" in caveat for caveat in english(analysis.caveats))
-    assert analysis.metrics[2].equals == "products/exact_match,none"
-    assert analysis.metrics[2].verdict is analysis.metrics[1].verdict
+    decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
+    assert decided["products/exact_match,none"] == 2 < len(analysis.looks.looks)
 
 
 async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open() -> None:
@@ -184,11 +177,9 @@ async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open(
     analysis = await bench.run(looks=5, rule=DecisionRule(max_missing_share=0.2))
     assert analysis.verdict is Verdict.INCONCLUSIVE
     assert "missing counted as wrong" in english(analysis.reasons)[-1]
-    fractions = [one.metrics[0].fraction for one in analysis.looks.looks]
-    pairs = [one.metrics[0].n_pairs for one in analysis.looks.looks]
-    assert fractions[:-1] == [n / 1_000 for n in pairs[:-1]]
-    assert fractions[-1] == 1.0
-    assert pairs[-1] == 950
+    looks = [one.metrics[0] for one in analysis.looks.looks]
+    assert [one.fraction for one in looks] == [*(one.n_pairs / 1_000 for one in looks[:-1]), 1.0]
+    assert looks[-1].n_pairs == 950
 
 
 def test_a_stage_without_a_pair_decides_nothing_and_spends_nothing() -> None:
@@ -302,52 +293,10 @@ def looked_at(column: Column, *, number: int, n_looks: int, **changes: Any) -> M
     return found
 
 
-def pure_decision(counts: PairedCounts, *, boundary: float, harm_boundary: float, is_last: bool) -> LookDecision:
-    """A look at independent 0/1 scores, margin 2 pp, without what was proven before and without improvements."""
-    level = normal_sf(boundary)
-    result = equivalence(counts, margin=0.02, alpha=level)
-    is_harmed = mcnemar_sides(counts.gains, counts.losses)[0] <= normal_sf(harm_boundary)
-    if is_harmed and counts.difference <= -0.02:
-        return LookDecision.HARM
-    if level >= 1e-8 and min(result.statistic_lower, -result.statistic_upper) >= boundary and result.is_equivalent:
-        return LookDecision.PROVEN
-    return LookDecision.HARM if is_harmed and is_last else LookDecision.CONTINUE
-
-
-@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (1, 3), (4, 4), (9, 2), (2, 14), (1, 30), (0, 12), (12, 12)])
-@pytest.mark.parametrize("n_items", [200, 800])
-@pytest.mark.parametrize(("number", "n_looks"), [(2, 5), (2, 2)])
-def test_a_look_at_independent_items_decides_as_the_pure_statistics_do(
-    gains: int, losses: int, n_items: int, number: int, n_looks: int
-) -> None:
-    off, on = zeros_and_ones(n_items, gains, losses)
-    found = looked_at(Column(task="t", off=off, on=on), number=number, n_looks=n_looks)
-    fraction = number / n_looks
-    (boundary,), (harm,) = spending_boundaries([fraction]), spending_boundaries([fraction], alpha=0.025)
-    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses)
-    expected = pure_decision(counts, boundary=float(boundary), harm_boundary=float(harm), is_last=number == n_looks)
-    if found.decision is LookDecision.IMPROVEMENT:  # of which the pure rule knows nothing
-        assert (expected, gains > losses) == (LookDecision.CONTINUE, True)
-    else:
-        assert found.decision is expected
-    level = level_of((fraction,), 0.05)
-    repeated = tango(counts, confidence_level=1.0 - 2.0 * normal_sf(float(boundary)))
-    expected_interval = with_zero(repeated, 2 * min(mcnemar_sides(gains, losses)), level)
-    assert (found.interval.low, found.interval.high) == pytest.approx((expected_interval.low, expected_interval.high))
-    assert found.pvalue_loss == pytest.approx(mcnemar_sides(gains, losses)[0])
-
-
-def decided(
-    gains: int,
-    losses: int,
-    *,
-    number: int = 4,
-    strict: bool = False,
-    objective: Objective = Objective.EQUIVALENCE,
-) -> LookDecision:
+def decided(gains: int, losses: int, *, n_items: int = 1_000, number: int = 4, **rule: Any) -> LookDecision:
     """At a look of four, the first that brings anything."""
-    off, on = zeros_and_ones(1_000, gains, losses)
-    rule = DecisionRule(margin=0.02, strict=strict, objective=objective)
+    off, on = zeros_and_ones(n_items, gains, losses)
+    rule = DecisionRule(margin=0.02, **rule)
     return looked_at(Column(task="t", off=off, on=on), number=number, n_looks=4, rule=rule).decision
 
 
@@ -365,6 +314,18 @@ def test_a_small_real_loss_goes_on_so_that_it_can_be_proven_inside_the_margin() 
     one_sided = Objective.NON_INFERIORITY
     assert decided(30, 2, objective=one_sided, number=3) is LookDecision.PROVEN
     assert decided(30, 2, objective=one_sided, number=3, strict=True) is LookDecision.IMPROVEMENT
+
+
+@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (1, 3), (9, 2), (0, 12), (12, 12)])
+def test_the_interval_of_a_look_is_the_score_interval_at_its_boundary_and_agrees_with_its_p_value(
+    gains: int, losses: int
+) -> None:
+    off, on = zeros_and_ones(200, gains, losses)
+    found = looked_at(Column(task="t", off=off, on=on), number=2, n_looks=5)
+    counts, level = PairedCounts(n_items=200, gains=gains, losses=losses), level_of((0.4,), 0.05)
+    repeated = tango(counts, confidence_level=1.0 - 2.0 * normal_sf(found.boundary))
+    expected = with_zero(repeated, 2 * min(mcnemar_sides(gains, losses)), level)
+    assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize(
@@ -429,22 +390,14 @@ def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_of
 @pytest.mark.simulation
 @pytest.mark.parametrize("missing", [0.0, 0.01])
 def test_the_power_with_looks_is_the_frequency_of_the_verdict(missing: float) -> None:
-    rng, n_items, discordance, margin, n_runs = np.random.default_rng(11), 400, 0.04, 0.05, 80
-    power = power_at_looks(
-        n_items=n_items,
-        margin=margin,
-        discordance=discordance,
-        alpha=0.05,
-        harm_alpha=0.025,
-        n_looks=4,
-        missing=Missing(share=missing),
-    )
-    n_proven = 0
+    rng, n_items, n_runs, n_proven = np.random.default_rng(11), 400, 80, 0
+    truth: Any = {"n_items": n_items, "margin": 0.05, "discordance": 0.04, "missing": Missing(share=missing)}
+    power = power_at_looks(**truth, alpha=0.05, harm_alpha=0.025, n_looks=4)
     for _ in range(n_runs):
         off = rng.random(n_items) < 0.6
-        on = np.where(rng.random(n_items) < discordance, ~off, off)
+        on = np.where(rng.random(n_items) < 0.04, ~off, off)
         arms = [np.where(rng.random(n_items) < missing, np.nan, arm) for arm in (off, on)]
-        n_proven += _proves(*arms, np.arange(n_items), margin)
+        n_proven += _proves(*arms, np.arange(n_items), 0.05)
     assert n_proven / n_runs == pytest.approx(power, abs=3 * np.sqrt(0.25 / n_runs))
 
 
@@ -453,18 +406,9 @@ def _proves(off: Any, on: Any, cluster: Any, margin: float) -> bool:
     column = Column(task="t", off=off_scores, on=on_scores, clusters=[str(one) for one in cluster])
     looks: list[Look] = []
     for number in range(1, 5):
-        rule = DecisionRule(margin=margin)
-        looks.append(take(column, number=number, n_looks=4, n_items=off.size, before=looks, rule=rule))
+        found = take(column, number=number, n_looks=4, n_items=off.size, before=looks, rule=DecisionRule(margin=margin))
+        looks.append(found)
     return looks[-1].metrics[0].decision is LookDecision.PROVEN
-
-
-async def test_each_primary_is_looked_at_with_its_own_margin_until_all_are_settled() -> None:
-    analysis = await Bench.of(600, TwoTasks).run(looks=5, rule=DecisionRule(margins={"products": 0.2}))
-    rows = {row.task: row for row in analysis.metrics}
-    assert rows["products"].verdict is Verdict.EQUIVALENT
-    assert "±20.00 pp" in english(rows["products"].reason)
-    decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
-    assert decided["products/exact_match,none"] == 2 < len(analysis.looks.looks)
 
 
 async def test_a_run_with_looks_is_analysed_again_the_same_and_under_no_other_plan() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from qualab.errors import RunStopped
 from qualab.model.canonical import canonical_json
-from qualab.model.comparison import Analysis, NoiseFloor
+from qualab.model.comparison import Analysis
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import MetricKind, RequestKind, Verdict
 from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
@@ -31,6 +31,7 @@ from tests.app.fakes import (
     QuietProgress,
     echo_number,
     failure,
+    generation,
     metric_spec,
     other_for,
     reply,
@@ -63,11 +64,6 @@ async def run(bench: Bench, **changes: Any) -> Analysis:
     return await bench.run(**({"noise_floor": ONE} | changes))
 
 
-def floor_of(analysis: Analysis) -> NoiseFloor:
-    assert analysis.noise is not None
-    return analysis.noise
-
-
 async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_its_own_concurrency() -> None:
     bench = NoiseBench.of(60)
     bench.noise.delay_s = 0.002
@@ -77,7 +73,7 @@ async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_it
     assert len(bench.candidate.bodies) == len(bench.baseline.bodies) == 60
     assert [one.concurrency for one in bench.opened] == [4, 4, 9]
     assert bench.noise.most_in_flight == 9
-    found = floor_of(analysis)
+    found = analysis.noise
     assert (found.n_runs, found.concurrency, found.n_asked, found.n_answered) == (1, 9, 60, 60)
 
 
@@ -100,7 +96,7 @@ async def test_noise_runs_come_after_the_arms_and_change_nothing_of_them() -> No
 async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
     bench = NoiseBench.of(100, on=other_for([*range(10), 50]))
     bench.noise.answer = other_for([*range(20, 24), 50])  # on 50 the baseline's first run stands out
-    found = floor_of(await run(bench))
+    found = (await run(bench)).noise
     (row,) = found.metrics
     expected = excess_discordance(n_odd=15, n_candidate_odd=10)
     for odd in (row.odd, found.odd_texts):
@@ -108,6 +104,20 @@ async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
         assert odd.pvalue == pytest.approx(expected)
     assert (row.flip_rate_baseline, row.flip_rate_candidate) == (0.05, 0.11)
     assert (found.baseline.same_text, found.candidate.same_text) == (95, 89)
+    analysis = await run(bench := NoiseBench.of(30))
+    found, text = analysis.noise, noise_text(bench, analysis)
+    assert (found.odd_texts.n_odd, found.odd_texts.pvalue, found.baseline.first_difference) == (0, 1.0, None)
+    assert "no odd item" in text
+    assert "30 of 30 (100.0 %)" in text
+
+
+async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples() -> None:
+    bench, calls = NoiseBench.of(40), count(1)
+    bench.noise.answer = lambda p, s: echo_number(p, s) if next(calls) <= 40 else other_for({1, 2})(p, s)
+    found = (await run(bench, noise_floor=NoisePlan(runs=2, concurrency=9))).noise
+    assert (found.n_asked, found.n_answered) == (80, 80)
+    assert found.metrics[0].flip_rate_baseline == pytest.approx(disagreement([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38))
+    assert found.metrics[0].odd.n_odd == 0
 
 
 async def test_texts_are_compared_by_character_and_white_space_is_no_other_answer() -> None:
@@ -118,7 +128,7 @@ async def test_texts_are_compared_by_character_and_white_space_is_no_other_answe
         50, off=lambda p, s: says(p, {}), on=lambda p, s: says(p, {"say 8": "the answer", "say 9": "The answers"})
     )
     bench.noise.answer = lambda p, s: says(p, {"say 7": "The answer is 7\n"})
-    found = floor_of(await run(bench))
+    found = (await run(bench)).noise
     assert (found.baseline.same_text, found.baseline.changed, found.baseline.first_difference) == (49, 0, 15.0)
     assert (found.candidate.same_text, found.candidate.changed) == (48, 2)
     assert found.candidate.first_difference == (0 + 10) / 2
@@ -129,45 +139,23 @@ def noise_text(bench: Bench, analysis: Analysis) -> str:
     return "\n".join(texts(tuple(noise_blocks(source, ENGLISH))))
 
 
-async def test_without_an_odd_item_there_is_no_evidence_and_it_is_said() -> None:
-    bench = NoiseBench.of(30)
-    analysis = await run(bench)
-    found = floor_of(analysis)
-    assert (found.odd_texts.n_odd, found.odd_texts.pvalue, found.baseline.first_difference) == (0, 1.0, None)
-    text = noise_text(bench, analysis)
-    assert "no odd item" in text
-    assert "30 of 30 (100.0 %)" in text
-
-
-async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
+async def test_missing_answers_of_the_noise_floor_take_pairs_away_and_without_a_pair_there_are_no_numbers() -> None:
     bench = NoiseBench.of(100, on=other_for({50, 51}, failure()))
     bench.noise.answer = other_for(range(4), failure())
     analysis = await run(bench)
-    found = floor_of(analysis)
+    found = analysis.noise
     assert (found.n_asked, found.n_answered) == (100, 96)
     assert found.baseline.n_pairs == found.metrics[0].n_answers == 94
     assert analysis.metrics[0].n_missing == 2
-
-
-async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_numbers() -> None:
     bench = NoiseBench.of(10, on=other_for(range(5, 10), failure()))
     bench.noise.answer = other_for(range(5), failure())
     analysis = await run(bench)
-    found = floor_of(analysis)
+    found = analysis.noise
     assert (found.baseline, found.candidate, found.odd_texts) == (None, None, None)
     assert (found.metrics[0].flip_rate_baseline, found.metrics[0].odd) == (None, None)
     assert "nothing can be compared" in english(found.note)
     assert "nothing can be compared" in noise_text(bench, analysis)
     assert "NaN" not in canonical_json(analysis)
-
-
-async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples() -> None:
-    bench, calls = NoiseBench.of(40), count(1)
-    bench.noise.answer = lambda p, s: echo_number(p, s) if next(calls) <= 40 else other_for({1, 2})(p, s)
-    found = floor_of(await run(bench, noise_floor=NoisePlan(runs=2, concurrency=9)))
-    assert (found.n_asked, found.n_answered) == (80, 80)
-    assert found.metrics[0].flip_rate_baseline == pytest.approx(disagreement([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38))
-    assert found.metrics[0].odd.n_odd == 0
 
 
 @dataclass
@@ -184,37 +172,24 @@ class WithChoices(FakeTasks):
         return (group, metric_spec("sums"), metric_spec("picks", is_primary=False, exercises_drafter=False))
 
     def render(self) -> Iterator[Item]:
-        yield from super().render()
-        for number in range(4):
-            prompts = tuple(Prompt(text="it is", continuation=f" {choice}") for choice in "ab")
-            yield Item(
-                position=number,
-                task="picks",
-                doc_id=number,
-                kind=RequestKind.LOGLIKELIHOOD,
-                doc={},
-                target="0",
-                prompts=prompts,
-            )
+        yield from FakeTasks(self.n_items).render()
+        prompts = tuple(Prompt(text="it is", continuation=f" {choice}") for choice in "ab")
+        picks = (replace(generation("picks", number), prompts=prompts) for number in range(4))
+        yield from (replace(item, kind=RequestKind.LOGLIKELIHOOD) for item in picks)
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         return super().score(task, answered) if task == "sums" else [{"exact_match,none": 1.0} for _ in answered]
 
 
-async def test_only_items_that_generate_are_asked_again() -> None:
+async def test_only_items_that_generate_and_were_asked_are_asked_again() -> None:
     answer: Answerer = lambda p, s: reply("", loglikelihood=-1.0) if isinstance(p, list) else echo_number(p, s)  # noqa: E731
     bench = NoiseBench.of(20, WithChoices, off=answer, on=answer)
     analysis = await run(bench, tokenizer="x")
     assert len(bench.noise.bodies) == 20
-    assert [row.metric for row in floor_of(analysis).metrics] == ["sums/exact_match,none"]
-
-
-async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
-    bench = NoiseBench.of(2_000)
-    analysis = await run(bench, looks=5)
-    assert analysis.verdict is Verdict.EQUIVALENT
-    assert analysis.looks.stopped_early
-    assert floor_of(analysis).n_asked == analysis.looks.n_items == len(bench.noise.bodies)
+    assert [row.metric for row in analysis.noise.metrics] == ["sums/exact_match,none"]
+    analysis = await run(bench := NoiseBench.of(2_000), looks=5)
+    assert (analysis.verdict, analysis.looks.stopped_early) == (Verdict.EQUIVALENT, True)
+    assert analysis.noise.n_asked == analysis.looks.n_items == len(bench.noise.bodies)
 
 
 async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> None:
@@ -244,18 +219,13 @@ async def test_a_baseline_that_fails_in_the_noise_run_stops_it_and_failures_can_
         await bench.run(noise_floor=ONE, progress=progress)
     bench.noise.answer = answer
     bench.opened.clear()
-    assert floor_of(await bench.resume(progress.comparison.id, retry_failed=True)).n_answered == 100
+    assert (await bench.resume(progress.comparison.id, retry_failed=True)).noise.n_answered == 100
 
 
 def sampled(share: float) -> Answerer:
     """Right for a share of the seeds, item by item."""
-
-    def answer(prompt: str, seed: int) -> Reply:
-        number = int(prompt[4:])
-        is_wrong = (number * 7_919 + seed * 104_729) % 1_000 < share * 1_000
-        return reply("no") if is_wrong else echo_number(prompt, seed)
-
-    return answer
+    is_wrong = lambda p, s: (int(p[4:]) * 7_919 + s * 104_729) % 1_000 < share * 1_000  # noqa: E731
+    return lambda p, s: reply("no") if is_wrong(p, s) else echo_number(p, s)
 
 
 async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -> None:
@@ -277,6 +247,6 @@ async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -
 async def test_repeats_of_an_item_are_asked_with_the_arms_seeds_and_are_one_item_of_the_odd_one_out() -> None:
     bench = NoiseBench.of(60, off=sampled(0.3), on=lambda p, s: reply("quite another text"))
     bench.noise.answer = lambda p, s: sampled(0.3)(p, s + 17)
-    found = floor_of(await run(bench, repeats=3, gen_kwargs={"temperature": 0.7}))
+    found = (await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})).noise
     assert found.odd_texts.n_items == 60
     assert sorted(bench.noise.bodies) == sorted(bench.baseline.bodies)

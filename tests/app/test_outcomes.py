@@ -13,7 +13,7 @@ from rich.console import Console
 from qualab.analysis.flips import Flip, Flips, Outcomes, flips, have_outcomes
 from qualab.errors import InvalidValue, RunStopped
 from qualab.model.comparison import Comparison
-from qualab.model.items import Change, Item, Outcome, OutcomeFilter, Reply, Score
+from qualab.model.items import Answer, Change, Item, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.model.ports import ComparisonFilter
@@ -24,31 +24,24 @@ from qualab.store import Store
 from tests.app.fakes import Bench, FakeTasks, echo_number, failure, metric_spec, reply
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_choices, make_item
 
-KEY = metric_spec().key
 
-
-def score(position: int, arm: ArmName, value: float, **changes: object) -> Score:
-    made = Score(arm=arm, position=position, repeat=0, metric=KEY, value=value)
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-async def finished() -> tuple[Bench, Comparison, Store]:
+async def finished() -> tuple[Store, Comparison]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
-    bench = Bench.of(10)
-    says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
-    bench.candidate.answer = lambda p, s: says.get(int(p[4:]), echo_number(p, s))
-    bench.baseline.answer = lambda p, s: {5: reply("5."), 7: reply("seven")}.get(int(p[4:]), echo_number(p, s))
-    analysis = await bench.run()
-    return bench, bench.store.get(analysis.comparison_id), bench.store
+    off, on = {5: reply("5."), 7: reply("seven")}, {3: reply("three"), 7: reply("seven!"), 8: failure()}
+    bench = Bench.of(
+        10,
+        off=lambda p, s: off.get(int(p[4:]), echo_number(p, s)),
+        on=lambda p, s: on.get(int(p[4:]), echo_number(p, s)),
+    )
+    return bench.store, bench.store.get((await bench.run()).comparison_id)
 
 
-def by_doc(store: Store, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
-    found = store.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
-    return {one.doc_id: one for one in found}
+def by_doc(store: Store, comparison_id: str, **wanted: Any) -> dict[int, Outcome]:
+    return {one.doc_id: one for one in store.outcomes(comparison_id, OutcomeFilter(**wanted)).entries}
 
 
-async def test_a_run_tells_what_became_of_its_items() -> None:
-    _, comparison, store = await finished()
+async def test_a_run_tells_what_became_of_its_items_and_one_that_was_finished_before_gets_the_same() -> None:
+    store, comparison = await finished()
     found = by_doc(store, comparison.id)
     changes = {doc_id: one.change for doc_id, one in found.items() if one.change is not Change.SAME}
     assert changes == {3: Change.LOSS, 5: Change.GAIN, 8: Change.UNKNOWN}
@@ -57,16 +50,10 @@ async def test_a_run_tells_what_became_of_its_items() -> None:
     assert {doc_id for doc_id, one in found.items() if one.different_text} == {3, 5, 7}
     assert [found[doc_id].length for doc_id in (0, 3, 7, 8)] == [1, 5, 6, 1]
     assert {one.task for one in found.values()} == {"sums"}
-
-
-async def test_what_was_finished_before_gets_the_same_outcomes() -> None:
-    bench, comparison, store = await finished()
-    before = by_doc(store, comparison.id)
-    bench.store.put_scores(comparison.id, list(bench.store.scores(comparison.id)))
+    store.put_scores(comparison.id, list(store.scores(comparison.id)))
     assert not store.has_outcomes(comparison.id)
-    assert have_outcomes(bench.store, comparison)
-    assert by_doc(store, comparison.id) == before
-    assert have_outcomes(bench.store, comparison)
+    assert have_outcomes(store, comparison)
+    assert by_doc(store, comparison.id) == found
 
 
 async def test_what_is_not_finished_has_none() -> None:
@@ -105,67 +92,61 @@ class Grouped(FakeTasks):
 async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -> None:
     says = {3: "3s", 4: "4s", 5: "5."}
     bench = Bench.of(20, Grouped, on=lambda p, s: reply(says.get(int(p[4:]), p[4:])))
-    analysis = await bench.run()
-    comparison, store = bench.store.get(analysis.comparison_id), bench.store
+    comparison, store = bench.store.get((await bench.run()).comparison_id), bench.store
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
-    assert [(one.item, one.metric) for one in flips(bench.store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
+    assert [(one.item, one.metric) for one in flips(store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
     assert list(by_doc(store, comparison.id, flipped=True)) == [5]
-    reported = find_flips(bench.store, comparison)
-    assert reported is not None
-    assert [(one.change.metric, one.item.doc_id) for one in reported.shown] == [("f1,none", 5)]
+    reported = find_flips(store, comparison).shown
+    assert [(one.change.metric, one.item.doc_id) for one in reported] == [("f1,none", 5)]
+
+
+def rows_of(item: Item, answers: Sequence[Answer] = (), scores: Sequence[Score] = (), **changes: Any) -> list[Outcome]:
+    outcomes = Outcomes([item, make_choices(1)], [metric_spec(item.task, **changes)])
+    for answer in answers:
+        outcomes.add_answer(answer)
+    for score in scores:
+        outcomes.add_score(score)
+    return list(outcomes.rows())
 
 
 def test_where_less_is_better_less_is_a_gain() -> None:
-    outcomes = Outcomes([make_item(0, task="sums")], [metric_spec(higher_is_better=False)])
-    for arm, value in {BASELINE: 2.0, CANDIDATE: 1.5}.items():
-        outcomes.add_answer(make_answer(0, arm))
-        outcomes.add_score(score(0, arm, value))
-        outcomes.add_score(score(0, arm, -9.0, metric="another"))
-    (found,) = outcomes.rows()
+    place = {"position": 0, "repeat": 0}
+    scores = [
+        Score(arm=arm, **place, metric=metric, value=value)
+        for arm, own in {BASELINE: 2.0, CANDIDATE: 1.5}.items()
+        for metric, value in ((metric_spec().key, own), ("another", -9.0))
+    ]
+    answers = [make_answer(0, arm) for arm in ArmName]
+    (found,) = rows_of(make_item(0, task="sums"), answers, scores, higher_is_better=False)
     assert (found.change, found.baseline, found.candidate) == (Change.GAIN, 2.0, 1.5)
 
 
 def test_choices_have_no_text_and_items_that_nobody_asked_no_outcome() -> None:
-    outcomes = Outcomes([make_choices(0), make_choices(1)], [metric_spec("gsm8k")])
-    for arm in ArmName:
-        for choice in range(3):
-            outcomes.add_answer(make_answer(0, arm, f"{arm}", choice=choice))
-    (found,) = outcomes.rows()
+    (found,) = rows_of(make_choices(0), [make_answer(0, arm, arm, choice=n) for arm in ArmName for n in range(3)])
     assert (found.kind, found.different_text, found.length) == (RequestKind.LOGLIKELIHOOD, False, 0)
 
 
 def test_repeats_stand_by_themselves_and_a_failure_is_no_text() -> None:
-    outcomes = Outcomes([make_item(0, task="sums")], [metric_spec()])
-    for repeat, text in enumerate(("a", "b", "c")):
-        outcomes.add_answer(make_answer(0, BASELINE, "a", repeat=repeat))
-        status = AnswerStatus.TIMEOUT if repeat == 2 else AnswerStatus.TRUNCATED
-        outcomes.add_answer(make_answer(0, CANDIDATE, text, repeat=repeat, status=status))
-        outcomes.add_score(score(0, BASELINE, 1.0, repeat=repeat))
-    assert [(one.repeat, one.different_text, one.length) for one in outcomes.rows()] == [
-        (0, False, 1),
-        (1, True, 1),
-        (2, False, 1),
-    ]
+    cut = [AnswerStatus.TRUNCATED, AnswerStatus.TRUNCATED, AnswerStatus.TIMEOUT]
+    answers = [make_answer(0, BASELINE, "a", repeat=repeat) for repeat in range(3)]
+    answers += [make_answer(0, CANDIDATE, "abc"[n], repeat=n, status=status) for n, status in enumerate(cut)]
+    found = [(one.repeat, one.different_text, one.length) for one in rows_of(make_item(0, task="sums"), answers)]
+    assert found == [(0, False, 1), (1, True, 1), (2, False, 1)]
 
 
-async def test_losses_come_before_gains_with_both_answers() -> None:
-    bench, comparison, _ = await finished()
-    found = flips(bench.store, comparison.id)
+async def test_losses_come_before_gains_with_both_answers_up_to_a_limit_and_of_a_task_that_there_is() -> None:
+    store, comparison = await finished()
+    found = flips(store, comparison.id)
     assert (found.n_losses, found.n_gains) == (1, 1)
-    assert [(one.item, one.is_loss, one.scores, one.answers) for one in found.shown] == [
-        ("sums/3", True, (1.0, 0.0), ("3", "three")),
-        ("sums/5", False, (0.0, 1.0), ("5.", "5")),
+    assert [(one.item, one.is_loss, one.scores, one.answers, one.first_difference) for one in found.shown] == [
+        ("sums/3", True, (1.0, 0.0), ("3", "three"), 0),
+        ("sums/5", False, (0.0, 1.0), ("5.", "5"), 1),
     ]
-    assert [one.first_difference for one in found.shown] == [0, 1]
     assert found.shown[0].target == "3"
-
-
-async def test_a_limit_leaves_the_counts_and_an_unknown_task_is_refused_with_those_that_are_there() -> None:
-    bench, comparison, _ = await finished()
-    found = flips(bench.store, comparison.id, limit=1, task="sums")
-    assert (found.n_losses, found.n_gains, len(found.shown)) == (1, 1, 1)
+    limited = flips(store, comparison.id, limit=1, task="sums")
+    assert (limited.n_losses, limited.n_gains, limited.shown) == (1, 1, found.shown[:1])
     with pytest.raises(InvalidValue, match="There is no task sum") as caught:
-        flips(bench.store, comparison.id, task="sum")
+        flips(store, comparison.id, task="sum")
     assert "sums" in caught.value.hint
 
 
@@ -186,30 +167,21 @@ def test_the_word_at_the_difference_is_marked_on_a_line_that_commands_no_termina
     assert f"  baseline : {baseline}" in shown(119, answers=answers).replace("\n", "")
 
 
-def shown(width: int, *, answers: tuple[str, str] = ("It is 4.\x1b[2J", "It is 5.")) -> str:
-    one = Flip(
-        item="sums/3",
-        repeat=0,
-        metric="sums/exact_match,none",
-        is_loss=True,
-        scores=(1.0, 0.0),
-        target="4 [bold]",
-        answers=answers,
-        first_difference=first_difference(*answers),
-    )
+def shown(width: int, *, answers: tuple[str, str]) -> str:
+    place = {"item": "sums/3", "repeat": 0, "metric": "sums/exact_match,none", "is_loss": True, "scores": (1.0, 0.0)}
+    one = Flip(**place, target="4 [bold]", answers=answers, first_difference=first_difference(*answers))
     console = Console(width=width, file=io.StringIO(), record=True)
     print_flips(console, Flips(n_losses=3, n_gains=1, shown=(one,)))
     return console.export_text()
 
 
-def test_answers_stand_one_above_the_other() -> None:
-    lines = shown(80).splitlines()
+def test_answers_stand_one_above_the_other_and_a_text_of_both_once() -> None:
+    lines = shown(80, answers=("It is 4.\x1b[2J", "It is 5.")).splitlines()
     assert lines[0] == "3 lost, 1 gained by the candidate; 1 shown (--limit)"
-    assert "lost  sums/3  exact_match,none: 1 to 0" in lines
-    assert "  right: 4 [bold]" in lines
-    assert "  baseline : It is [[4.‹U+001B›[2J]]" in lines
-    assert "  candidate: It is [[5.]]" in lines
-
-
-def test_the_same_text_with_another_score_is_said() -> None:
+    assert {
+        "lost  sums/3  exact_match,none: 1 to 0",
+        "  right: 4 [bold]",
+        "  baseline : It is [[4.‹U+001B›[2J]]",
+        "  candidate: It is [[5.]]",
+    } <= set(lines)
     assert "both: 4 (the same text)" in shown(80, answers=("4", "4"))

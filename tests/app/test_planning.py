@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -19,11 +19,10 @@ from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import MissingSummary
 from qualab.model.items import Item, Reply
 from qualab.model.names import MetricKind, MissingPolicy, Objective
-from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan
 from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
 from qualab.run.prepare import FrozenPlan, from_document, make_plan, to_document
-from qualab.run.run import look_before, start
 from qualab.settings import Settings
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
@@ -39,46 +38,40 @@ from tests.app.fakes import (
     experiment,
     failure,
     metric_spec,
+    other_for,
     reply,
-    task_spec,
 )
 from tests.said import english
 
+RULE = {one.name for one in fields(DecisionRule)}
 NOTHING_MISSING = MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0)
 
 
 @dataclass
 class Suite(FakeTasks):
-    """Tasks of given sizes, each with a primary metric; `per_cluster` items share a cluster."""
+    """Of `specs` if given; `per_cluster` items share a cluster."""
 
-    sizes: dict[str, int] = field(default_factory=lambda: {"sums": 10})
     per_cluster: int = 1
     specs: tuple[MetricSpec, ...] = ()
 
     @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return tuple(task_spec(name, size) for name, size in self.sizes.items())
-
-    @property
     def metrics(self) -> tuple[MetricSpec, ...]:
-        return self.specs or tuple(metric_spec(name) for name in self.sizes)
+        return self.specs or super().metrics
 
     def render(self) -> Iterator[Item]:
-        for name, size in self.sizes.items():
-            for item in replace(FakeTasks(n_items=size, name=name)).render():
-                cluster = str(item.doc_id // self.per_cluster) if self.per_cluster > 1 else ""
-                yield replace(item, cluster=cluster)
+        for item in super().render():
+            yield replace(item, cluster=str(item.doc_id // self.per_cluster) if self.per_cluster > 1 else "")
 
 
 def planned_suite(given: Settings, tasks: Any, beliefs: Given, pilot: Pilot | None = None) -> Planning:
     return plan_comparison(make_plan(given, tasks), tasks.render(), beliefs, pilot, missing=given.expected_missing)
 
 
-def planned(sizes: dict[str, int], given: Given | None = None, **changes: object) -> Planning:
-    rule = DecisionRule(margin=changes.pop("margin", 0.02), power=changes.pop("power", 0.8))  # type: ignore[arg-type]
-    rule = replace(rule, **changes.pop("rule", {}))  # type: ignore[arg-type]
-    tasks = Suite(sizes=sizes, per_cluster=changes.pop("per_cluster", 1), specs=changes.pop("specs", ()))  # type: ignore[arg-type]
-    return planned_suite(experiment(rule=rule, **changes), tasks, given or Given(discordance={"": 0.05}))
+def planned(sizes: dict[str, int], given: Given | None = None, **changes: Any) -> Planning:
+    rule = {name: changes.pop(name) for name in RULE & changes.keys()}
+    tasks = Suite(sizes=sizes, **{name: changes.pop(name) for name in ("per_cluster", "specs") if name in changes})
+    settings = experiment(rule=DecisionRule(**{"power": 0.8} | rule), **changes)
+    return planned_suite(settings, tasks, given or Given(discordance={"": 0.05}))
 
 
 def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
@@ -94,10 +87,8 @@ def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
 
 def test_without_a_changed_item_the_exact_guard_counts() -> None:
     (one,) = planned({"a": 600}, Given(discordance={"": 0.0})).metrics
-    assert one.items_needed == 149
+    assert (one.items_needed, one.power, one.mde) == (149, 1.0, None)
     assert one.provable_margin == pytest.approx(0.00498, abs=1e-5)
-    assert one.power == 1.0
-    assert one.mde is None
     assert one.mde_beyond_noise is not None
     (one,) = (tiny := planned({"a": 1})).metrics
     assert (one.power, one.mde) == (0.0, None)
@@ -111,19 +102,33 @@ def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product()
         assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05, power=0.8**0.5)
         assert one.items_needed == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
         assert one.items_needed_alone == items_needed(discordance=0.05, margin=0.02)
-    assert found.joint_power == found.metrics[0].power * found.metrics[1].power
-    assert found.plan.assumptions is not None
-    assert found.plan.assumptions.joint_power == found.joint_power
+    assert found.joint_power == found.metrics[0].power * found.metrics[1].power == found.plan.assumptions.joint_power
+    mixed = planned({"a": 1319, "b": 5000})  # a large task makes up for a smaller one
+    assert mixed.metrics[0].planned_power < mixed.power_each
+    assert mixed.joint_power > 0.8
+    assert not mixed.unproven
+
+
+def test_five_primaries_are_sized_for_their_joint_power() -> None:
+    found = planned(dict.fromkeys("abcde", 1123))
+    assert found.power_each == pytest.approx(0.8**0.2)
+    assert found.joint_power == pytest.approx(0.33, abs=0.02)
+    assert len(found.unproven) == 5
+    assert {one.items_needed_alone for one in found.metrics} == {1123}
+    (needed,) = {one.items_needed for one in found.metrics}
+    enough = planned(dict.fromkeys("abcde", needed))
+    assert enough.joint_power == pytest.approx(0.8, abs=0.02)
+    assert not enough.unproven
 
 
 def test_repeats_divide_run_noise_and_nothing_else() -> None:
     sampled = {"repeats": 4, "gen_kwargs": {"temperature": 0.7}}
-    unknown = planned({"a": 600}, **sampled).metrics[0]  # type: ignore[arg-type]
+    unknown = planned({"a": 600}, **sampled).metrics[0]
     once = planned({"a": 600}).metrics[0]
     assert unknown.variance == 0.05
     assert unknown.power == verdict_power(n_items=600, discordance=0.05, margin=0.02, alpha=0.05, n_clusters=600)
     assert unknown.power < once.power  # all repeats of an item may be lost together: the bound allows for it
-    half = planned({"a": 600}, Given(discordance={"": 0.05}, noise={"": 0.03}), **sampled).metrics[0]  # type: ignore[arg-type]
+    half = planned({"a": 600}, Given(discordance={"": 0.05}, noise={"": 0.03}), **sampled).metrics[0]
     assert half.variance == pytest.approx(0.02 + 0.03 / 4)
     assert once.power < half.power < verdict_power(n_items=2400, discordance=0.05, margin=0.02, alpha=0.05)
 
@@ -141,18 +146,15 @@ def test_clusters_count_as_items_over_the_design_effect_and_an_unknown_one_is_sa
     assert power == pytest.approx(0.8, abs=0.01)
 
 
-def test_a_group_is_planned_over_the_items_of_all_its_members() -> None:
+@pytest.mark.parametrize("kind", [MetricKind.MACRO_F1, MetricKind.LIST_MEAN, MetricKind.OTHER])
+def test_a_group_is_planned_over_the_items_of_all_its_members_and_no_figure_made_up_for_other_kinds(
+    kind: MetricKind,
+) -> None:
     group = metric_spec("both", kind=MetricKind.GROUP_MEAN, members=("a", "b"))
     parts = tuple(metric_spec(name, is_primary=False) for name in ("a", "b"))
-    (one,) = planned({"a": 700, "b": 500}, specs=(group, *parts)).metrics
-    assert one.asked.n_items == 1200
-
-
-@pytest.mark.parametrize("kind", [MetricKind.MACRO_F1, MetricKind.LIST_MEAN, MetricKind.OTHER])
-def test_no_figure_is_made_up_for_other_kinds_of_metric(kind: MetricKind) -> None:
-    found = planned({"a": 600, "b": 600}, specs=(metric_spec("a", kind=kind), metric_spec("b")))
-    assert [one.name for one in found.metrics] == ["b"]
-    assert found.unplanned[0].id == "a/exact_match,none"
+    found = planned({"a": 700, "b": 500}, specs=(group, *parts, metric_spec("a", name="other", kind=kind)))
+    assert [(one.name, one.asked.n_items) for one in found.metrics] == [("both/exact_match,none", 1200)]
+    assert found.unplanned[0].id == "a/other,none"
     assert "planning is not offered" in english(found.unplanned[0].reason)
     assert found.joint_power is None
 
@@ -160,11 +162,7 @@ def test_no_figure_is_made_up_for_other_kinds_of_metric(kind: MetricKind) -> Non
 @pytest.mark.parametrize("discordance", [0.0, 0.002, 0.004, 0.008, 0.05])
 def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end(discordance: float) -> None:
     (one,) = planned({"a": 600}, Given(discordance={"": discordance}), looks=5).metrics
-    assert one.looks is not None
-    assert one.items_needed is not None
-    assert one.looks.power is not None
     assert one.looks.most_items >= one.items_needed
-    assert one.looks.expected_items is not None
     assert discordance < 0.05 or one.looks.expected_items < one.items_needed < one.looks.most_items
     assert one.looks.power > 0.78
 
@@ -175,18 +173,14 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     design = looks_at(most_items=600, margin=0.02, harm_alpha=0.0125, n_looks=5)
     other = simulate_looks(design, discordance=0.02, n_resamples=4_000, rng=np.random.default_rng(9))
     assert many.power_looks == pytest.approx(other.equivalent, abs=0.03)
-    assert few.power > 0.8
-    assert (few.power_looks or 0.0) < 0.75
-    assert found.joint_power == pytest.approx((few.power_looks or 0.0) * many.power_looks)
+    assert (few.power_looks < 0.75, few.power > 0.8) == (True, True)
+    assert found.joint_power == pytest.approx(few.power_looks * many.power_looks)
     short, _ = english(found.unproven)
-    assert few.looks is not None
-    assert few.items_needed is not None
     assert few.items_needed > 240
     assert f"{few.items_needed} are needed for 89.4 % power, so that all metrics together have 80 %." in short
-    assert f"With looks they have {100 * (few.power_looks or 0.0):.1f} %." in short
+    assert f"With looks they have {100 * few.power_looks:.1f} %." in short
     found = planned({"a": 240}, Given(discordance={"a": 0.004}), looks=5)
     (one,), (short,) = found.metrics, english(found.unproven)
-    assert one.looks is not None
     assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
 
 
@@ -197,64 +191,29 @@ def test_missing_answers_cost_the_power_of_the_reference(missing: float, power: 
     assert (one.power_missing is None) is (missing == 0.0)
 
 
-def test_items_needed_count_the_expected_missing_answers() -> None:
-    (one,) = planned({"gsm8k": 1319}, expected_missing=0.005).metrics
-    assert one.items_needed is not None
-    assert 2000 < one.items_needed < 2300
-    assert one.provable_margin is not None
-    assert 0.023 < one.provable_margin < 0.025
-    (enough,) = planned({"gsm8k": one.items_needed}, expected_missing=0.005).metrics
-    assert enough.planned_power >= 0.795
-    assert not planned({"gsm8k": one.items_needed}, expected_missing=0.005).unproven
-    (none,) = planned({"gsm8k": 1319}, expected_missing=0.02).metrics
-    assert none.items_needed is None
-
-
-def test_a_share_that_is_taken_as_lost_costs_less() -> None:
-    all_lost, some = (
-        planned({"gsm8k": 1319}, expected_missing=0.005, rule={"missing_lost": lost}).metrics[0]
-        for lost in (None, 0.25)
-    )
-    assert all_lost.planned_power + 0.15 < some.planned_power < some.power
-    assert (some.items_needed or 0) < (all_lost.items_needed or 0)
-
-
-def test_a_plan_says_what_its_missing_answers_would_come_to() -> None:
+def test_items_needed_count_the_expected_missing_answers_and_a_plan_says_what_they_come_to() -> None:
     found = planned({"gsm8k": 1319}, expected_missing=0.005)
-    assert found.plan.assumptions is not None
+    (one,) = found.metrics
+    assert 2000 < one.items_needed < 2300
+    assert 0.023 < one.provable_margin < 0.025
+    enough = planned({"gsm8k": one.items_needed}, expected_missing=0.005)
+    assert (enough.metrics[0].planned_power >= 0.795, enough.unproven) == (True, ())
+    assert planned({"gsm8k": 1319}, expected_missing=0.02).metrics[0].items_needed is None
+    some = planned({"gsm8k": 1319}, expected_missing=0.005, missing_lost=0.25).metrics[0]
+    assert one.planned_power + 0.15 < some.planned_power < some.power
+    assert some.items_needed < one.items_needed
     assert found.plan.assumptions.missing == 0.005
-    assert any("INVALID until they are asked again" in one for one in english(found.caveats))
+    assert any("INVALID until they are asked again" in note for note in english(found.caveats))
     assert "Without a missing answer these have 87.4 %." in english(found.unproven)[0]
-    allowed = planned({"gsm8k": 1319}, expected_missing=0.005, rule={"max_missing_share": 0.05})
-    assert not any("INVALID" in one for one in english(allowed.caveats))
-    assert any("--expected-missing 0.005" in one for one in english(planned({"gsm8k": 1319}).caveats))
-
-
-def test_five_primaries_are_sized_for_their_joint_power() -> None:
-    sizes = dict.fromkeys("abcde", 1123)
-    found = planned(sizes)
-    assert found.power_each == pytest.approx(0.8**0.2)
-    assert found.joint_power == pytest.approx(0.33, abs=0.02)
-    assert len(found.unproven) == 5
-    assert {one.items_needed_alone for one in found.metrics} == {1123}
-    (needed,) = {one.items_needed or 0 for one in found.metrics}
-    enough = planned(dict.fromkeys(sizes, needed))
-    assert enough.joint_power == pytest.approx(0.8, abs=0.02)
-    assert not enough.unproven
+    allowed = planned({"gsm8k": 1319}, expected_missing=0.005, max_missing_share=0.05)
+    assert not any("INVALID" in note for note in english(allowed.caveats))
+    assert any("--expected-missing 0.005" in note for note in english(planned({"gsm8k": 1319}).caveats))
 
 
 def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
     margins = {"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03}
-    found = planned({"a": 600, "b": 600, "c": 600}, rule={"margins": margins})
+    found = planned({"a": 600, "b": 600, "c": 600}, margins=margins)
     assert [metric.margin for metric in found.metrics] == [0.04, 0.03, 0.02]
-
-
-def test_one_large_task_can_make_up_for_a_smaller_one() -> None:
-    found = planned({"a": 1319, "b": 5000})
-    assert found.metrics[0].planned_power < (found.power_each or 0.0)
-    assert found.joint_power is not None
-    assert found.joint_power > 0.8
-    assert not found.unproven
 
 
 @cache
@@ -280,9 +239,7 @@ def test_the_power_of_a_plan_is_the_frequency_of_its_verdict(
     rng, n_runs, numbers = np.random.default_rng(7), 1_000, np.arange(n_items)
     given = Given(discordance={"": discordance})
     rule = DecisionRule(margin=margin, missing_lost=lost)
-    (one,) = planned(
-        {"a": n_items}, given, margin=margin, expected_missing=missing, rule={"missing_lost": lost}
-    ).metrics
+    (one,) = planned({"a": n_items}, given, margin=margin, missing_lost=lost, expected_missing=missing).metrics
     # half of the changes are gains, so that the wrong ones among the others make it 70 %
     chances = [discordance / 2, discordance / 2, 0.7 - discordance / 2, 0.3 - discordance / 2]
     n_proven = 0
@@ -291,9 +248,8 @@ def test_the_power_of_a_plan_is_the_frequency_of_its_verdict(
         off, on = (np.where(rng.random(n_items) < missing, np.nan, np.isin(kinds, right)) for right in ([1, 2], [0, 2]))
         sample = MeanSample(number=numbers, unit=numbers, baseline=off, candidate=on)
         gone_off, gone_on = np.isnan(off), np.isnan(on)
-        count = MissingCount(
-            baseline=int(gone_off.sum()), candidate=int(gone_on.sum()), either=int((gone_off | gone_on).sum())
-        )
+        gone = {"baseline": gone_off, "candidate": gone_on, "either": gone_off | gone_on}
+        count = MissingCount(**{name: int(which.sum()) for name, which in gone.items()})
         n_lost = lost_pairs(rule, count, NOTHING_MISSING)
         n_proven += all(
             is_proven(int(np.sum(d > 0)), int(np.sum(d < 0)), d.size, margin)
@@ -304,21 +260,19 @@ def test_the_power_of_a_plan_is_the_frequency_of_its_verdict(
 
 
 def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
-    found = planned({"a": 819}, rule={"objective": Objective.NON_INFERIORITY})
-    (one,) = found.metrics
+    (one,) = planned({"a": 819}, objective=Objective.NON_INFERIORITY).metrics
     assert one.items_needed == 819
-    assert one.power == power_equivalence(
-        n_items=819, discordance=0.05, margin=0.02, is_one_sided=True, is_guarded=True
-    )
-    (short,) = english(planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven)
+    design: Any = {"n_items": 819, "discordance": 0.05, "margin": 0.02, "is_one_sided": True, "is_guarded": True}
+    assert one.power == power_equivalence(**design)
+    (short,) = english(planned({"a": 500}, objective=Objective.NON_INFERIORITY).unproven)
     assert "cannot rule out a loss of 2 pp" in short
 
 
 @pytest.mark.parametrize(
     ("changes", "given", "message"),
     [
-        ({"rule": {"margins": {"gsm8": 0.01}}}, Given(), r"no benchmark.* gsm8\. Did you mean gsm8k"),
-        ({"rule": {"margins": {"gsm8k": 1.0}}}, Given(), r"margins\.gsm8k must be"),
+        ({"margins": {"gsm8": 0.01}}, Given(), r"no benchmark.* gsm8\. Did you mean gsm8k"),
+        ({"margins": {"gsm8k": 1.0}}, Given(), r"margins\.gsm8k must be"),
         ({"margin": 1.0}, Given(), "margin must be"),
         ({"power": 1.0}, Given(), "power must be"),
         ({}, Given(discordance={"gsm": 0.1}), "discordance: the plan has no"),
@@ -337,53 +291,48 @@ def test_what_cannot_be_planned_is_one_clear_error(changes: dict[str, object], g
         planned({"gsm8k": 10}, given, **changes)
 
 
-async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
+def planned_from(pilot: Pilot, n_items: int, beliefs: Given | None = None, **changes: Any) -> Planning:
+    return planned_suite(experiment(**changes), FakeTasks(n_items=n_items), beliefs or Given(), pilot)
 
-    def answer(prompt: str, seed: int):
+
+async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
+    def answer(prompt: str, seed: int) -> Reply:
         number = int(prompt[4:])
         is_wrong = number < 5 or (number < 15 and seed % 2)  # 5 items differ always, 10 in every second run
         sent_at = START + timedelta(seconds=number / 10)
         return replace(reply("wrong") if is_wrong else echo_number(prompt, seed), sent_at=sent_at)
 
-    bench.candidate.answer = answer
-    sampled = {"repeats": 2, "gen_kwargs": {"temperature": 1.0}}
-    analysis = await start(bench.services, experiment(**sampled))
-    pilot = pilot_of(bench.store, analysis.comparison_id)
+    bench = Bench.of(100, on=answer)
+    sampled: Any = {"repeats": 2, "gen_kwargs": {"temperature": 1.0}}
+    pilot = pilot_of(bench.store, (await bench.run(**sampled)).comparison_id)
     seen = pilot.metrics["sums/exact_match,none"]
     assert (seen.n_scores, seen.n_changed, seen.discordance) == (200, 20, 0.1)
     assert seen.noise == pytest.approx(10 * 0.5 / 100)
     assert pilot.rate == pytest.approx(399 / 9.9)
-    found = planned_suite(experiment(**sampled), FakeTasks(n_items=100), Given(), pilot)
-    (one,) = found.metrics
+    (one,) = planned_from(pilot, 100, **sampled).metrics
     assert one.belief.discordance == 0.1
     assert one.variance == pytest.approx(0.05 + 0.05 / 2)
     assert pilot.id in one.belief.discordance_source
-    named = planned_suite(experiment(**sampled), FakeTasks(n_items=100), Given(discordance={"sums": 0.2}), pilot)
+    named = planned_from(pilot, 100, Given(discordance={"sums": 0.2}), **sampled)
     assert named.metrics[0].belief.discordance == 0.2
 
 
-async def test_a_pilot_without_a_change_is_no_proof_of_none() -> None:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
-    analysis = await start(bench.services, experiment())
-    found = planned_suite(experiment(), FakeTasks(n_items=50), Given(), pilot_of(bench.store, analysis.comparison_id))
+async def test_a_pilot_without_a_change_is_no_proof_of_none_and_one_without_answers_is_refused() -> None:
+    bench, progress = Bench.of(50), QuietProgress()
+    found = planned_from(pilot_of(bench.store, (await bench.run()).comparison_id), 50)
     assert found.metrics[0].belief.discordance == 0.0
     assert any("up to 5.8 %" in note for note in english(found.caveats))
+    bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: failure()
+    with pytest.raises(RunStopped, match="stored"):
+        await bench.run(progress=progress)
+    with pytest.raises(InvalidValue, match="no scores to plan from"):
+        pilot_of(bench.store, progress.comparison.id)
 
 
 COMMIT = "1" * 40
 
 
-async def test_a_pilot_without_answers_is_refused() -> None:
-    bench, progress = Bench(harness=FakeHarness(FakeTasks(n_items=50))), QuietProgress()
-    bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: failure()
-    with pytest.raises(RunStopped, match="stored"):
-        await start(replace(bench.services, progress=progress), experiment())
-    with pytest.raises(InvalidValue, match="no scores to plan from"):
-        pilot_of(bench.store, progress.comparison.id)
-
-
-def frozen_of(tasks: FakeTasks | None = None, **changes: object) -> FrozenPlan:
+def frozen_of(tasks: FakeTasks | None = None, **changes: Any) -> FrozenPlan:
     plan = planned_suite(experiment(**changes), tasks or FakeTasks(), Given()).plan
     return FrozenPlan(plan=plan, plan_hash=plan_hash(plan), frozen_at=START, settings={"model": "m"})
 
@@ -393,33 +342,28 @@ def test_a_frozen_plan_comes_back_as_it_was() -> None:
     assert from_document(to_document(frozen, {}), where="plan.yaml") == frozen
 
 
-def rehashed(document: Any) -> None:
-    document["hash"] = plan_hash(document["plan"])
-
-
 EDITED, OTHER = r"was edited.*run `qualab plan` again", r"made by another version of qualab: .* other fields"
 
 
 @pytest.mark.parametrize(
-    ("edits", "message"),
+    ("edit", "message"),
     [
-        ([lambda document: document["plan"]["rule"].update(margin=0.03)], EDITED),
-        ([lambda document: document["plan"]["rule"].update(another=1)], EDITED),
-        ([lambda document: document["plan"]["assumptions"].update(joint_power=0.99)], EDITED),
-        ([lambda document: document.update(hash="0" * 64)], EDITED),
-        ([lambda document: document["plan"].pop("sequential"), rehashed], OTHER),
-        ([lambda document: document["plan"].pop("suite"), rehashed], OTHER),
-        ([lambda document: document["plan"].update(later=1), rehashed], OTHER),
-        ([lambda document: document.pop("plan")], "not a whole plan file"),
-        ([lambda document: document.pop("hash")], "not a whole plan file"),
-        ([lambda document: document.pop("frozen_at")], "not a whole plan file"),
-        ([lambda document: document.pop("experiment")], "not a whole plan file"),
+        (lambda document: document["plan"]["rule"].update(margin=0.03), EDITED),
+        (lambda document: document["plan"]["rule"].update(another=1), EDITED),
+        (lambda document: document["plan"]["assumptions"].update(joint_power=0.99), EDITED),
+        (lambda document: document.update(hash="0" * 64), EDITED),
+        (lambda document: document["plan"].pop("sequential"), OTHER),
+        (lambda document: document["plan"].pop("suite"), OTHER),
+        (lambda document: document["plan"].update(later=1), OTHER),
+        *((lambda document, name=name: document.pop(name), "not a whole") for name in ("plan", "hash", "frozen_at")),
+        (lambda document: document.pop("experiment"), "not a whole plan file"),
     ],
 )
-def test_a_plan_file_that_is_not_as_written_is_refused(edits: list[Any], message: str) -> None:
+def test_a_plan_file_that_is_not_as_written_is_refused(edit: Callable[[Any], object], message: str) -> None:
     document = plain(to_document(frozen_of(), {}))
-    for edit in edits:
-        edit(document)
+    edit(document)
+    if message is OTHER:
+        document["hash"] = plan_hash(document["plan"])
     with pytest.raises(UsageError, match=message):
         from_document(document, where="plan.yaml")
 
@@ -435,11 +379,9 @@ def test_a_plan_file_that_is_not_as_written_is_refused(edits: list[Any], message
 async def test_a_frozen_plan_is_not_run_or_looked_at_with_other_items_or_settings(
     tasks: FakeTasks, changes: Any, message: str
 ) -> None:
-    frozen = frozen_of().plan
-    for job in (start, look_before):
-        bench = Bench(harness=FakeHarness(tasks))
+    for job in ((bench := Bench(harness=FakeHarness(tasks))).run, bench.look):
         with pytest.raises(PlanChanged, match=message):
-            await job(bench.services, experiment(**changes), frozen=frozen)
+            await job(frozen=frozen_of().plan, **changes)
 
 
 @pytest.mark.parametrize(
@@ -451,8 +393,7 @@ async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewh
     frozen = frozen_of(FakeTasks(revision=COMMIT))
     bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
     bench.baseline.url = off
-    settings = experiment(baseline=off, candidate=on)
-    analysis = await start(bench.services, settings, frozen=frozen.plan)
+    analysis = await bench.run(baseline=off, candidate=on, frozen=frozen.plan)
     assert bench.harness.seen[0].revisions == {"sums": COMMIT}
     comparison = bench.store.get(analysis.comparison_id)
     assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
@@ -473,21 +414,18 @@ def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks()
 
 
 async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_of() -> None:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=200)))
     asked: Counter[str] = Counter()
 
     def answer(prompt: str, seed: int) -> Reply:
         asked[prompt] += 1
         return reply("wrong") if asked[prompt] > 1 and int(prompt[4:]) < 8 else echo_number(prompt, seed)
 
-    bench.baseline.answer = answer
-    bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
-    floor = experiment(noise_floor=NoisePlan(runs=1, concurrency=2))
-    analysis = await start(bench.services, floor)
-    found = planned_suite(experiment(), FakeTasks(n_items=200), Given(), pilot_of(bench.store, analysis.comparison_id))
+    bench = Bench.of(200, off=answer, on=other_for(range(20)))
+    analysis = await bench.run(noise_floor=NoisePlan(runs=1, concurrency=2))
+    found = planned_from(pilot_of(bench.store, analysis.comparison_id), 200)
     (one,) = found.metrics
     assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)
-    alone = planned_suite(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04}), None).metrics[0]
+    alone = planned_suite(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04})).metrics[0]
     assert one.mde_beyond_noise == alone.mde_beyond_noise
     assert one.mde != alone.mde
     assert any("differ in 4.0 %" in note for note in english(found.caveats))

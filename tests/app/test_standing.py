@@ -27,7 +27,7 @@ async def left_running(bench: Bench, runner: str = "elsewhere:5:b") -> str:
     return analysis.comparison_id
 
 
-async def test_running_is_said_while_there_are_signs_of_life_and_interrupted_after() -> None:
+async def test_running_is_said_while_a_runner_gives_signs_of_life_and_interrupted_after() -> None:
     bench = Bench()
     id_ = await left_running(bench)
     for now, status in ((SOON, RUNNING), (LATE, INTERRUPTED)):
@@ -35,11 +35,6 @@ async def test_running_is_said_while_there_are_signs_of_life_and_interrupted_aft
         assert [one.status for one in standing.find_all(bench.store, ComparisonFilter(), now=now)] == [status]
         assert (standing.runner_of(bench.store, id_, now=now) is None) is (status is INTERRUPTED)
     assert bench.store.get(id_).status is RUNNING
-
-
-async def test_a_comparison_without_a_runner_is_not_running() -> None:
-    bench = Bench()
-    id_ = await left_running(bench)
     bench.store.release(id_, runner="elsewhere:5:b")
     assert standing.find(bench.store, id_, now=START).status is INTERRUPTED
 

@@ -114,12 +114,6 @@ def test_tasks_keep_their_sizes() -> None:
         joined(nothing, features, mean_score, task=np.repeat([0, 1], 50)).bootstraps(**design, rng=rng())
 
 
-@pytest.mark.parametrize("values", [[0.0] * 50, [0.25] * 50, [1.0]])
-def test_equal_differences_have_no_bootstrap_interval(values: list[float]) -> None:
-    with pytest.raises(InsufficientData):
-        bootstrap_mean(values, rng=rng())
-
-
 def test_bootstrap_of_macro_f1_covers_the_difference() -> None:
     for clusters in (None, 40):
         task = answers(900, 12, changed=0.08, clusters=clusters)
@@ -128,8 +122,6 @@ def test_bootstrap_of_macro_f1_covers_the_difference() -> None:
         assert found.difference == pytest.approx(observed)
         assert found.interval.low < observed < found.interval.high
         assert 0.003 < found.standard_error < 0.012
-    with pytest.raises(InsufficientData):
-        bootstrap_macro_f1(same([0, 1, 0], baseline=[0, 1, 1], candidate=[0, 1, 1]), n_resamples=99, rng=rng())
 
 
 @pytest.mark.parametrize("truth", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 1, 1, 2)])
@@ -157,8 +149,3 @@ def test_gains_do_not_widen_the_side_of_losses() -> None:
     found, mirrored = bound_macro_f1([same(truth, baseline=wrong)]), bound_macro_f1([same(truth, candidate=wrong)])
     assert found.high > -found.low
     assert (mirrored.low, mirrored.high) == (-found.high, -found.low)
-
-
-def test_a_label_that_is_never_right_has_no_bound() -> None:
-    with pytest.raises(InsufficientData, match="outside the true labels"):
-        bound_macro_f1([same([0, 1], baseline=[0, 2], candidate=[0, 2])])

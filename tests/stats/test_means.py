@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 
 import numpy as np
@@ -11,13 +10,12 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats import bounded as module
 from qualab.stats.bounded import BoundedMean, gamma_sum_cdf
-from qualab.stats.checks import FloatArray
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
 from qualab.stats.equivalence import equivalence
-from qualab.stats.mean import cluster_codes, mean_difference
+from qualab.stats.mean import mean_difference
 from tests.stats.reference import counts_of, is_inside, rng
 
 RNG = rng(3)
@@ -82,67 +80,15 @@ def test_order_and_names_of_clusters_do_not_matter(rows: list[tuple[int, int]], 
 
 
 @pytest.mark.parametrize(
-    "negated", [lambda v, c: mean_difference(v, cluster=c), lambda v, c: BoundedMean.of(v, cluster=c)]
-)
-def test_swapping_the_arms_negates_the_difference(negated: Callable[..., BoundedMean]) -> None:
-    values, codes = np.clip(RNG.normal(0.0, 0.2, 30), -1, 1), RNG.integers(0, 8, 30)
-    here, there = negated(values, codes), negated(-values, codes)
-    assert here.difference == pytest.approx(-there.difference)
-    assert here.interval(confidence_level=0.9).low == pytest.approx(-there.interval(confidence_level=0.9).high)
-    assert here.pvalue_above(-0.05) == pytest.approx(there.pvalue_below(0.05))
-
-
-@pytest.mark.parametrize(
-    ("differences", "cluster"),
-    [([0.1], None), ([0.1, 0.2], ["a", "a"]), ([0.0, 0.0, 0.0], None), ([1.0, 1.0], None), ([], None)],
-)
-def test_no_spread_is_no_certainty(differences: list[float], cluster: list[str] | None) -> None:
-    with pytest.raises(InsufficientData):
-        mean_difference(differences, cluster=cluster)
-
-
-def test_differences_and_labels_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InsufficientData):
-        BoundedMean.of([])
-    for method in (mean_difference, BoundedMean.of):
-        for values in ([0.1, float("nan")], [[0.1], [0.2]]):
-            with pytest.raises(InvalidValue):
-                method(values)
-        with pytest.raises(InvalidValue):
-            method([0.1, 0.2, 0.3], cluster=["a", "b"])
-    with pytest.raises(InvalidValue):
-        BoundedMean.of([0.0, 1.5])
-
-
-@given(st.lists(st.integers(-5, 5), min_size=1))
-def test_whole_numbers_as_labels_are_coded_as_any_labels(labels: list[int]) -> None:
-    expected = [list(dict.fromkeys(labels)).index(label) for label in labels]
-    assert cluster_codes(np.array(labels), len(labels)).tolist() == expected
-    assert cluster_codes([str(label) for label in labels], len(labels)).tolist() == expected
-
-
-def lost(n: int, k: int) -> FloatArray:
-    return np.concatenate([np.full(k, -1.0), np.zeros(n - k)])
-
-
-@pytest.mark.parametrize(
     ("n", "k", "margin"),
     [
-        (1, 0, 0.02),
-        (149, 0, 0.02),
-        (1000, 0, 0.3),
-        (50, 0, 0.9),
-        (100_000, 0, 0.0001),
-        (20, 1, 0.2),
-        (5, 4, 0.3),
-        (5, 5, 0.3),
-        (600, 200, 0.02),
-        (10_000, 150, 0.02),
+        *((1, 0, 0.02), (149, 0, 0.02), (1000, 0, 0.3), (50, 0, 0.9), (100_000, 0, 0.0001)),
+        *((20, 1, 0.2), (5, 4, 0.3), (5, 5, 0.3), (600, 200, 0.02), (10_000, 150, 0.02)),
     ],
 )
 def test_losses_alone_are_judged_by_clopper_and_pearson(n: int, k: int, margin: float) -> None:
     """From p near 1 down to 1e-155. None of n lost proves the rule of three."""
-    mean = BoundedMean.of(lost(n, k))
+    mean = BoundedMean.of(np.concatenate([np.full(k, -1.0), np.zeros(n - k)]))
     assert mean.pvalue_above(-margin) == pytest.approx(scipy.special.bdtr(k, n, margin), rel=1e-9)
     for level in (0.9, 0.95, 1 - 2e-6):
         exact = 1.0 if k == n else scipy.special.betaincinv(k + 1, n - k, 0.5 + level / 2)
@@ -188,15 +134,10 @@ CHANGED = np.array([1] * 6 + [0] * 5 + [1] * 189), np.array([0] * 6 + [1] * 5 + 
 
 def test_items_copied_within_clusters_add_no_evidence() -> None:
     copies, clusters = [np.repeat(arm, 5) for arm in CHANGED], np.repeat(np.arange(200), 5)
-    once, copied = (
-        clustered_mcnemar(cluster_cells(*arms, cluster=cluster))
-        for arms, cluster in ((CHANGED, np.arange(200)), (copies, clusters))
-    )
+    designs = ((CHANGED, np.arange(200)), (copies, clusters))
+    once, copied = (clustered_mcnemar(cluster_cells(*arms, cluster=cluster)) for arms, cluster in designs)
     assert copied == pytest.approx(once)
-    once, copied = (
-        clustered_equivalence(*arms, cluster=cluster, margin=0.05)
-        for arms, cluster in ((CHANGED, np.arange(200)), (copies, clusters))
-    )
+    once, copied = (clustered_equivalence(*arms, cluster=cluster, margin=0.05) for arms, cluster in designs)
     assert copied.design_effect == pytest.approx(5.0, rel=0.02)
     assert copied.pvalue_lower == pytest.approx(once.pvalue_lower, rel=0.05)
     assert copied.pvalue_bounded_lower == pytest.approx(once.pvalue_bounded_lower)
@@ -205,12 +146,8 @@ def test_items_copied_within_clusters_add_no_evidence() -> None:
 
 def test_cells_count_each_cluster_and_none_discordant_shows_no_difference() -> None:
     assert clustered_mcnemar([[3, 0, 0, 1], [2, 0, 0, 0]]) == (0.0, 1.0)
-    with pytest.raises(InsufficientData):
-        clustered_mcnemar([[3, 1, 0, 1]])
     cells = cluster_cells([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], cluster=["x", "x", "y", "y", "x"])
     assert cells.tolist() == [[2, 0, 1, 0], [0, 1, 0, 1]]
-    with pytest.raises(InvalidValue):
-        cluster_cells([1, 0.5], [1, 1], cluster=["x", "y"])
 
 
 def test_clusters_of_one_item_have_the_score_tests_of_independent_items() -> None:

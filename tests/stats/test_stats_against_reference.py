@@ -51,9 +51,8 @@ def counts_of(inputs: Inputs) -> PairedCounts:
     losses = inputs["discordant"] - gains if "discordant" in inputs else inputs.get("loss_c", inputs.get("c"))
     right = inputs.get("both_right")
     if "both_wrong" in inputs:
-        return PairedCounts(
-            n_items=right + gains + losses + inputs["both_wrong"], gains=gains, losses=losses, both_right=right
-        )
+        n_items = right + gains + losses + inputs["both_wrong"]
+        return PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=right)
     return PairedCounts(n_items=inputs.get("N", inputs.get("n", gains + losses)), gains=gains, losses=losses)
 
 
@@ -68,9 +67,13 @@ def limits(inputs: Inputs, method: Callable[..., Any]) -> Found:
     return {"lower": interval.low, "upper": interval.high}
 
 
-def check_mcnemar(inputs: Inputs) -> Found:
-    result = mcnemar(counts_of(inputs))
-    return {"exact_p": result.pvalue_exact, "midp": result.pvalue}
+def read(found: object, **names: str) -> Found:
+    """Attributes under the names of the reference."""
+    return {theirs: getattr(found, ours) for theirs, ours in names.items()}
+
+
+def power(inputs: Inputs) -> float:
+    return power_equivalence(**truth_of(inputs, "N", "psi", "delta", "alpha", "margin"))
 
 
 def check_wald_family(inputs: Inputs) -> Found:
@@ -84,40 +87,10 @@ def check_wald_family(inputs: Inputs) -> Found:
     }
 
 
-def check_tost(inputs: Inputs) -> Found:
-    result = equivalence(counts_of(inputs), margin=inputs["margin"])
-    found = {"z_lower": result.statistic_lower, "p_lower": result.pvalue_lower}
-    return {**found, "z_upper": result.statistic_upper, "p_tost": result.pvalue}
-
-
-def check_exact_non_inferiority(inputs: Inputs) -> Found:
-    return dict(zip(("p_score", "p_exact"), non_inferiority(counts_of(inputs), margin=inputs["margin"]), strict=True))
-
-
-def check_power_tost(inputs: Inputs) -> Found:
-    power = power_equivalence(**truth_of(inputs, "N", "psi", "delta", "alpha", "margin"))
-    return {"power": power, "size": power}
-
-
-def check_power_mcnemar(inputs: Inputs) -> Found:
-    truth = truth_of(inputs, "N", "psi", "delta", "alpha")
-    return {"exact": power_mcnemar(**truth), "midp": power_mcnemar(**truth, is_midp=True)}
-
-
 def check_connor(inputs: Inputs) -> Found:
     gain, loss = inputs["pi_gain"], inputs["pi_loss"]
     real = items_connor(discordance=gain + loss, difference=gain - loss, alpha=inputs["alpha"], power=inputs["power"])
     return {"n": int(np.ceil(real)), "n_real": real}
-
-
-def check_formulas(inputs: Inputs) -> Found:
-    design = truth_of(inputs, "psi", "delta", "alpha", "power")
-    return {"connor": items_connor(**design), "miettinen": items_miettinen(**design), "wald": items_wald(**design)}
-
-
-def check_items_needed(inputs: Inputs) -> Found:
-    design = truth_of(inputs, "psi", "delta", "margin", "alpha", "power")
-    return {"n": items_needed(**design), "wald_formula": int(np.ceil(items_wald_equivalence(**design)))}
 
 
 def check_paired(inputs: Inputs) -> Found:
@@ -179,16 +152,6 @@ def check_boundaries(inputs: Inputs, *, kind: str) -> Found:
     return {"z": level_boundaries(fractions.tolist(), np.diff(spent, prepend=0.0))}
 
 
-def check_betting(inputs: Inputs) -> Found:
-    evidence = log_e_values(counts_of(inputs), margin=inputs["margin"], bet=inputs["lam"])
-    return dict(zip(("log_e_lower", "log_e_upper"), evidence, strict=True))
-
-
-def check_mcnemar_e(inputs: Inputs) -> Found:
-    priors = {"log_e_uniform_a1": 1.0, "log_e_jeffreys_a05": 0.5}
-    return {name: mcnemar_log_e(counts_of(inputs), prior=prior) for name, prior in priors.items()}
-
-
 def check_variance_components(inputs: Inputs) -> Found:
     found, means = variance_components(inputs["X"]), np.mean(inputs["X"], axis=1)
     return {
@@ -201,12 +164,8 @@ def check_variance_components(inputs: Inputs) -> Found:
     }
 
 
-def unpaired(off: float, on: float, n_baseline: int, n_candidate: int) -> float:
-    return two_proportion_z(baseline=off, candidate=on, n_baseline=n_baseline, n_candidate=n_candidate)
-
-
 CHECKS: dict[str, Callable[[Inputs], Found]] = {
-    "mcnemar": check_mcnemar,
+    "mcnemar": lambda inputs: read(mcnemar(counts_of(inputs)), exact_p="pvalue_exact", midp="pvalue"),
     "mcnemar_unconditional_exact(order=(b-c)^2/(b+c), sup over psi)": lambda inputs: {
         "p": mcnemar_unconditional(counts_of(inputs))
     },
@@ -216,14 +175,28 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     "wald / agresti_min": check_wald_family,
     "tango_score_ci and wald CI, PropCIs convention estimate=(c-b)/n": check_wald_family,
     "fay_lumbard_exact_ci": lambda inputs: {"p": mcnemar(counts_of(inputs)).pvalue_exact},
-    "tango_score_tost (H0: |Delta|>=margin)": check_tost,
-    "unconditional_exact_noninferiority": check_exact_non_inferiority,
-    "exact_power_score_tost alpha=.05": check_power_tost,
-    "exact_size_score_tost at Delta=-margin": check_power_tost,
-    "exact_power_mcnemar two-sided alpha=.05": check_power_mcnemar,
+    "tango_score_tost (H0: |Delta|>=margin)": lambda inputs: read(
+        equivalence(counts_of(inputs), margin=inputs["margin"]),
+        **{"z_lower": "statistic_lower", "p_lower": "pvalue_lower", "z_upper": "statistic_upper", "p_tost": "pvalue"},
+    ),
+    "unconditional_exact_noninferiority": lambda inputs: dict(
+        zip(("p_score", "p_exact"), non_inferiority(counts_of(inputs), margin=inputs["margin"]), strict=True)
+    ),
+    "exact_power_score_tost alpha=.05": lambda inputs: {"power": power(inputs)},
+    "exact_size_score_tost at Delta=-margin": lambda inputs: {"size": power(inputs)},
+    "exact_power_mcnemar two-sided alpha=.05": lambda inputs: {
+        name: power_mcnemar(**truth_of(inputs, "N", "psi", "delta", "alpha"), is_midp=name == "midp")
+        for name in ("exact", "midp")
+    },
     "connor1987_sample_size two-sided": check_connor,
-    "sample size: Connor 1987, Miettinen 1968, unconditional Wald": check_formulas,
-    "smallest n with exact score-TOST power >= target and staying there for 25 more n, Delta=0": check_items_needed,
+    "sample size: Connor 1987, Miettinen 1968, unconditional Wald": lambda inputs: {
+        name: formula(**truth_of(inputs, "psi", "delta", "alpha", "power"))
+        for name, formula in (("connor", items_connor), ("miettinen", items_miettinen), ("wald", items_wald))
+    },
+    "smallest n with exact score-TOST power >= target and staying there for 25 more n, Delta=0": lambda inputs: {
+        "n": items_needed(**(design := truth_of(inputs, "psi", "delta", "margin", "alpha", "power"))),
+        "wald_formula": int(np.ceil(items_wald_equivalence(**design))),
+    },
     "paired_t, t-TOST, sign-flip (all 2^12)": check_paired,
     "cluster-robust SE of the mean paired difference": check_cluster_errors,
     "clustered McNemar chi-square": lambda inputs: {"yang2010": clustered_mcnemar(inputs["ak_bk_ck_dk"])[0]},
@@ -234,17 +207,33 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     "Lan-DeMets Pocock-type spending": partial(check_boundaries, kind="pocock type"),
     "O'Brien-Fleming boundaries": partial(check_boundaries, kind="falling"),
     "Pocock boundaries": partial(check_boundaries, kind="flat"),
-    "equivalence e-process": check_betting,
-    "Beta-mixture e-value": check_mcnemar_e,
+    "equivalence e-process": lambda inputs: dict(
+        zip(
+            ("log_e_lower", "log_e_upper"),
+            log_e_values(counts_of(inputs), margin=inputs["margin"], bet=inputs["lam"]),
+            strict=True,
+        )
+    ),
+    "Beta-mixture e-value": lambda inputs: {
+        name: mcnemar_log_e(counts_of(inputs), prior=prior)
+        for name, prior in (("log_e_uniform_a1", 1.0), ("log_e_jeffreys_a05", 0.5))
+    },
     "excess discordance": lambda inputs: {
         "p_one_sided": excess_discordance(n_odd=inputs["items_with_odd"], n_candidate_odd=inputs["on_odd"])
     },
     "k repeated samples": check_variance_components,
     "pooled two-proportion z from counts": lambda inputs: {
-        "p": unpaired(inputs["x1"] / inputs["n1"], inputs["x2"] / inputs["n2"], inputs["n1"], inputs["n2"])
+        "p": two_proportion_z(
+            baseline=inputs["x1"] / (n1 := inputs["n1"]),
+            candidate=inputs["x2"] / (n2 := inputs["n2"]),
+            n_baseline=n1,
+            n_candidate=n2,
+        )
     },
     "pooled two-proportion z from 4-decimal proportions": lambda inputs: {
-        "p": [unpaired(off, on, n, n) for off, on, n in inputs["rows"]]
+        "p": [
+            two_proportion_z(baseline=off, candidate=on, n_baseline=n, n_candidate=n) for off, on, n in inputs["rows"]
+        ]
     },
     "cluster sign-flip (all 2^8)": lambda inputs: {
         "p": sign_flip(inputs["diff"], cluster=inputs["cluster"], rng=rng()).pvalue_whole

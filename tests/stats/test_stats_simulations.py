@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -168,80 +166,48 @@ def test_intervals_of_clustered_means_cover_with_few_unequal_clusters() -> None:
     assert 0.93 <= covered / n_runs <= 0.985
 
 
-Draw = Callable[[np.random.Generator], FloatArray]
-
-
-def rare(n: int, *, size: float, noise: float = 0.0) -> Draw:
-    """A true loss of 3 pp in rare large pieces, everything else the same but for noise."""
-
-    def draw(generator: np.random.Generator) -> FloatArray:
-        rest = generator.normal(0.0, noise, n) if noise else np.zeros(n)
-        return np.where(generator.random(n) < 0.03 / size, -size, np.clip(rest, -1.0, 1.0))
-
-    return draw
-
-
 @pytest.mark.parametrize(
-    ("draw", "margin"),
+    ("n", "size", "noise", "margin"),
     [
-        (rare(20, size=0.6, noise=0.01), 0.02),
-        (rare(40, size=0.6, noise=0.01), 0.02),
-        (rare(150, size=1.0, noise=0.01), 0.03),
-        (rare(300, size=1.0), 0.03),
-        (rare(600, size=0.5, noise=0.1), 0.03),
-        (rare(600, size=0.3, noise=0.2), 0.03),
+        *((20, 0.6, 0.01, 0.02), (40, 0.6, 0.01, 0.02), (150, 1.0, 0.01, 0.03), (300, 1.0, 0.0, 0.03)),
+        *((600, 0.5, 0.1, 0.03), (600, 0.3, 0.2, 0.03)),
     ],
 )
-def test_rare_large_losses_are_seldom_called_equivalent(draw: Draw, margin: float) -> None:
-    """At a true loss of the margin or more; t-tests alone call half of the first equivalent."""
-    generator, n_runs = rng(11), 1_000
-    called = sum(BoundedMean.of(draw(generator)).pvalue_above(-margin) <= 0.05 for _ in range(n_runs))
+def test_rare_large_losses_are_seldom_called_equivalent(n: int, size: float, noise: float, margin: float) -> None:
+    """A true loss of 3 pp, the margin or more, in rare pieces of a size; t-tests alone call half of the first so."""
+    generator, n_runs, called = rng(11), 1_000, 0
+    for _ in range(n_runs):
+        rest = generator.normal(0.0, noise, n) if noise else np.zeros(n)
+        losses = np.where(generator.random(n) < 0.03 / size, -size, np.clip(rest, -1.0, 1.0))
+        called += BoundedMean.of(losses).pvalue_above(-margin) <= 0.05
     assert called / n_runs <= at_most(0.05, n_runs)
 
 
-Arms = tuple[FloatArray, FloatArray]
-
-
-def flipped(generator: np.random.Generator, changed: FloatArray) -> Arms:
+def flipped(generator: np.random.Generator, changed: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Arms of 0/1 scores with these differences."""
     baseline = np.where(changed == 0, (generator.random(changed.size) < 0.7), changed < 0).astype(float)
     return baseline, baseline + changed
 
 
-def broken(n: int, size: int, *, share: float, margin: float) -> Callable[[np.random.Generator], Arms]:
-    """A loss of the margin in a few clusters, `share` of whose items are lost; 2 % of all items flip either way."""
-
-    def draw(generator: np.random.Generator) -> Arms:
-        is_broken = generator.random((n, 1)) < margin / share
-        losses = is_broken & (generator.random((n, size)) < share)
-        noise = np.where(generator.random((n, size)) < 0.02, generator.choice([-1.0, 1.0], (n, size)), 0.0)
-        return flipped(generator, np.where(losses, -1.0, np.where(is_broken, 0.0, noise)).ravel())
-
-    return draw
-
-
 @pytest.mark.parametrize(
     ("n_clusters", "size", "share", "margin"),
     [
-        (20, 45, 0.5, 0.02),
-        (8, 20, 0.8, 0.05),
-        (12, 20, 0.8, 0.05),
-        (20, 20, 0.8, 0.05),
-        (100, 16, 1.0, 0.05),
-        (100, 16, 0.5, 0.05),
-        (200, 4, 1.0, 0.03),
-        (488, 2, 1.0, 0.02),
-        (541, 3, 1.0, 0.02),
+        *((20, 45, 0.5, 0.02), (8, 20, 0.8, 0.05), (12, 20, 0.8, 0.05), (20, 20, 0.8, 0.05), (100, 16, 1.0, 0.05)),
+        *((100, 16, 0.5, 0.05), (200, 4, 1.0, 0.03), (488, 2, 1.0, 0.02), (541, 3, 1.0, 0.02)),
     ],
 )
 def test_losses_in_few_clusters_are_seldom_called_equivalent(
     n_clusters: int, size: int, share: float, margin: float
 ) -> None:
-    generator, n_runs = rng(13), 400
-    draw, cluster = broken(n_clusters, size, share=share, margin=margin), np.repeat(np.arange(n_clusters), size)
-    called = sum(
-        clustered_equivalence(*draw(generator), cluster=cluster, margin=margin).is_equivalent for _ in range(n_runs)
-    )
+    """A loss of the margin in a few clusters, `share` of whose items are lost; 2 % of all items flip either way."""
+    generator, n_runs, called = rng(13), 400, 0
+    shape, cluster = (n_clusters, size), np.repeat(np.arange(n_clusters), size)
+    for _ in range(n_runs):
+        is_broken = generator.random((n_clusters, 1)) < margin / share
+        losses = is_broken & (generator.random(shape) < share)
+        noise = np.where(generator.random(shape) < 0.02, generator.choice([-1.0, 1.0], shape), 0.0)
+        arms = flipped(generator, np.where(losses, -1.0, np.where(is_broken, 0.0, noise)).ravel())
+        called += clustered_equivalence(*arms, cluster=cluster, margin=margin).is_equivalent
     assert called / n_runs <= at_most(0.05, n_runs)
 
 

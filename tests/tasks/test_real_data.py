@@ -1,7 +1,8 @@
-"""The Korean forms over the real data sets. Needs QUALAB_SHARED."""
+"""The Korean forms over the real data sets, of which the demo's items are no near-copies. Needs QUALAB_SHARED."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from tests.harness.conftest import LoadedTasks, by_task
-from tests.tasks.conftest import Load
+from tests.tasks.conftest import Load, demo, read_jsonl
+
+FIXED = re.compile(r"my answer is (yes|no|maybe)\W")
+"""Sentences that one of IFEval's checks looks for to the letter."""
 
 
 @pytest.fixture(scope="module")
@@ -22,26 +26,18 @@ def items(loaded: LoadedTasks) -> Any:
     return by_task(loaded)
 
 
-def test_targets_are_the_labels(items: Any) -> None:
-    def targets(task: str) -> Counter[str]:
-        return Counter(item.target for item in items[task])
-
-    assert targets("kobest_boolq_gen") == {"예": 705, "아니오": 699}
-    assert targets("kobest_copa_gen") == {"A": 517, "B": 483}
-    assert targets("kobest_hellaswag_gen") == {"A": 124, "B": 137, "C": 121, "D": 118}
-    assert targets("kobest_sentineg_gen") == {"긍정": 200, "부정": 197}
-    assert targets("kobest_wic_gen") == {"예": 615, "아니오": 645}
-    assert targets("belebele_kor_Hang_gen") == {"A": 206, "B": 251, "C": 246, "D": 197}
-
-
-def test_clusters_are_as_many_as_passages_words_and_premises(items: Any) -> None:
-    def clusters(task: str) -> int:
-        return len({item.cluster for item in items[task]})
-
-    assert clusters("belebele_kor_Hang_gen") == 488
-    assert clusters("kobest_wic_gen") == 778
-    assert clusters("kobest_copa_gen") == 994
-    assert clusters("kobest_boolq_gen") == 1403
+def test_targets_are_the_labels_and_clusters_as_many_as_passages_words_and_premises(items: Any) -> None:
+    targets = {
+        "kobest_boolq_gen": {"예": 705, "아니오": 699},
+        "kobest_copa_gen": {"A": 517, "B": 483},
+        "kobest_hellaswag_gen": {"A": 124, "B": 137, "C": 121, "D": 118},
+        "kobest_sentineg_gen": {"긍정": 200, "부정": 197},
+        "kobest_wic_gen": {"예": 615, "아니오": 645},
+        "belebele_kor_Hang_gen": {"A": 206, "B": 251, "C": 246, "D": 197},
+    }
+    assert {task: Counter(item.target for item in items[task]) for task in targets} == targets
+    clusters = {"belebele_kor_Hang_gen": 488, "kobest_wic_gen": 778, "kobest_copa_gen": 994, "kobest_boolq_gen": 1403}
+    assert {task: len({item.cluster for item in items[task]}) for task in clusters} == clusters
 
 
 def test_prompts_hold_every_field_of_their_item(items: Any) -> None:
@@ -63,3 +59,31 @@ def test_haerae_keeps_the_question_and_its_options_and_drops_the_data_set_s_own_
             assert text.count("질문: ") == 1
             assert [line[1] for line in text.split("\n") if line.startswith("(")] == list("ABCDE")
             assert item.target in "ABCDE"
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", FIXED.sub("", text.lower()))
+
+
+def syllables(text: str) -> list[str]:
+    return list(re.sub(r"\W+", "", text))
+
+
+def runs(units: list[str], n: int) -> set[tuple[str, ...]]:
+    return {tuple(units[i : i + n]) for i in range(len(units) - n + 1)}
+
+
+def test_no_eight_words_in_a_row_are_those_of_gsm8k_or_ifeval(shared_data: Path) -> None:
+    own = [row["question"] for row in demo("arithmetic")] + [row["prompt"] for row in demo("instructions")]
+    files = ("gsm8k/train", "gsm8k/test", "ifeval/train")
+    rows = (row for file in files for row in read_jsonl(shared_data / f"{file}.jsonl"))
+    theirs = set().union(*(runs(words(row.get("question") or row["prompt"]), 8) for row in rows))
+    assert not any(runs(words(text), 8) & theirs for text in own)
+
+
+def test_no_eleven_korean_syllables_in_a_row_are_those_of_a_korean_benchmark(shared_data: Path) -> None:
+    own = set().union(*(runs(syllables(row["question"]), 11) for row in demo("korean_choice")))
+    for folder in ("kobest", "belebele", "haerae_sample"):
+        for row in (row for file in (shared_data / folder).rglob("*.jsonl") for row in read_jsonl(file)):
+            texts = [value for value in row.values() if isinstance(value, str)]
+            assert not any(runs(syllables(text), 11) & own for text in texts), row
