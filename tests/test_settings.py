@@ -64,12 +64,23 @@ A = "sha256:" + "a" * 64
     [
         ({"gen_kwargs": "temperature=0.7,temperature=0.2"}, "'temperature' is given twice"),
         ({"gen_kwargs": {"temperature": "warm"}}, "temperature 'warm' is not a number"),
+        ({"gen_kwargs": "temperature"}, "is not of the form name=value"),
+        ({"gen_kwargs": "a={"}, "neither JSON nor"),
+        ({"gen_kwargs": "{x"}, "neither JSON nor"),
+        ({"gen_kwargs": {"seed": 7}}, "'seed' cannot be set"),
         ({"limit": 0}, "limit must be above 0"),
         ({"margin": 1.0}, "margin must be below 1"),
         ({"margins": "a=0"}, r"margins\.a must be at least 1e-06"),
         ({"alpha": 0.5}, "alpha must be below 0.5"),
+        ({"alpha": 1e-300}, "alpha must be at least 1e-09"),
+        ({"power": 0}, "power must be above 0"),
+        ({"power": 0.9999999999999999}, r"power must be at most 0\.999999"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"looks": 1}, "looks must be at least 2"),
         ({"timeout": float("inf")}, "timeout must be at most 86400"),
+        ({"timeout": -1}, "timeout must be above 0"),
+        ({"drafter_costs": "draft=-1"}, "drafter_costs must be at least 0"),
         ({"repeats": 2}, "at temperature 0 would ask the same thing"),
         ({"looks": 3, "sequential": True}, "one after the other"),
         ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be at most 9"),
@@ -100,16 +111,13 @@ def test_a_mapping_in_a_file_stands_for_its_settings_and_flags_win(tmp_path: Pat
     assert (settings.noise_plan, settings.revision) == (NoisePlan(runs=1, concurrency=3), "b")
 
 
-def test_bounds_of_scores_are_text_or_pairs(tmp_path: Path) -> None:
-    text = load(command_line={"score_bounds": "reward=-1:1,bleu=0:100"})
+def test_text_stands_for_bounds_of_scores_and_for_lists(tmp_path: Path) -> None:
+    text = load(
+        command_line={"score_bounds": "reward=-1:1,bleu=0:100", "tasks": "gsm8k, ifeval", "include_path": "a,b"}
+    )
+    assert (text.tasks, text.include_path) == (("gsm8k", "ifeval"), (Path("a"), Path("b")))
     file = load(file=experiment(tmp_path, "score_bounds: {reward: [-1, 1], bleu: [0, 100]}\n"))
     assert text.score_bounds == file.score_bounds == {"reward": (-1.0, 1.0), "bleu": (0.0, 100.0)}
-
-
-def test_lists_are_separated_by_commas() -> None:
-    settings = load(command_line={"tasks": "gsm8k, ifeval", "include_path": "a,b"})
-    assert settings.tasks == ("gsm8k", "ifeval")
-    assert settings.include_path == (Path("a"), Path("b"))
 
 
 @pytest.mark.parametrize(
@@ -134,9 +142,6 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, kind: type[U
         load(file=experiment(tmp_path, text))
     assert says in str(error.value)
     assert "sk-secret" not in str(error.value)
-
-
-def test_a_file_that_is_not_there_names_its_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml"):
         load(file=tmp_path / "nowhere.yaml")
 
@@ -172,18 +177,14 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     assert set(commented) <= set(FIELDS)
 
 
-def test_settings_with_a_description_are_options_of_run_or_plan() -> None:
+def test_settings_with_a_description_are_options_of_run_or_plan_and_the_database_of_every_command() -> None:
     from qualab.cli.main import load_command
+    from qualab.cli.options import Database
 
     options = {option.name: option for name in ("plan", "run") for option in load_command(name).params}
     for name in OPTIONS:
         assert options[name].opts == [f"--{name.replace('_', '-')}"]
         assert options[name].help == Settings.model_fields[name].description
-
-
-def test_the_database_is_declared_alike_for_commands_that_load_no_settings() -> None:
-    from qualab.cli.options import Database
-
     [option] = get_args(Database)[1:]
     assert option.help == Settings.model_fields["db"].description
 

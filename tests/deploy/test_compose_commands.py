@@ -17,7 +17,6 @@ import pytest
 from tests.deploy.test_manifests import compose
 from tests.house.modules import ROOT
 from tests.store import postgresql
-from tests.store.conftest import execute
 
 PASSWORD = "a password, 'quoted' $HOME"
 SETTINGS = {name: value for name, value in compose()["x-qualab"]["environment"].items() if "SERVE" in name}
@@ -29,11 +28,11 @@ def database() -> Iterator[str]:
     if postgresql.binaries() is None:
         pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer")
     with postgresql.running() as folder:
-        execute(folder, "CREATE DATABASE qualab")
+        postgresql.execute(folder, "CREATE DATABASE qualab")
         quoted = PASSWORD.replace("'", "''")
-        execute(folder, f"ALTER USER qualab PASSWORD '{quoted}'")
-        (Path(folder) / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
-        postgresql.restart(folder)
+        postgresql.execute(folder, f"ALTER USER qualab PASSWORD '{quoted}'")
+        with postgresql.stopped(folder):
+            (Path(folder) / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         yield folder
 
 
