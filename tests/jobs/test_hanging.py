@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from qualab.model.names import ArmName, ComparisonStatus
 from tests.harness.test_own_tasks import PLAIN, ROWS, own
 from tests.harness.test_process import ENDLESS, HANGING
-from tests.jobs.conftest import Process, Servers, site_at
+from tests.jobs.conftest import Process, Servers, Site, site_at
 from tests.jobs.test_serve import address
 from tests.scripted_server import Script, ScriptedServer
 from tests.waiting import wait_for
@@ -26,15 +25,19 @@ ENDS_WITHIN_S = 3.0
 
 
 @contextmanager
-def answering(folder: Path) -> Iterator[Servers]:
+def hanging(tmp_path: Path, comparison_id: str, **settings: str) -> Iterator[tuple[Site, Servers, Process, str]]:
+    """A service that was asked for such a comparison, with its address."""
+    folder = tmp_path / "own"
     own(folder, f"{PLAIN.rstrip()}{HANGING}")
     fixed = {str(row["q"]): f"#### {row['a']}" for row in ROWS} | {str(ROWS[HANGS]["q"]): ENDLESS}
-    with ScriptedServer(Script(fixed=fixed)) as off, ScriptedServer(Script(fixed=fixed, drafts=True)) as on:
-        yield Servers({ArmName.BASELINE: off, ArmName.CANDIDATE: on})
-
-
-def hanging(servers: Servers, folder: Path) -> dict[str, Any]:
-    return servers.experiment(tasks="mine", limit=None, include_path=[str(folder)], accept_underpowered=True)
+    off, on = ScriptedServer(Script(fixed=fixed)), ScriptedServer(Script(fixed=fixed, drafts=True))
+    with off, on, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
+        servers = Servers({ArmName.BASELINE: off, ArmName.CANDIDATE: on})
+        serving = site.start("serve", "--port", "0", "--allow-path", str(folder), **settings)
+        url = address(serving)
+        mine = {"tasks": "mine", "limit": None, "include_path": [str(folder)], "accept_underpowered": True}
+        site.submit(comparison_id, servers.experiment(**mine))
+        yield site, servers, serving, url
 
 
 def children_of(process: Process) -> list[Path]:
@@ -47,13 +50,8 @@ def children_of(process: Process) -> list[Path]:
 
 
 def test_its_comparison_fails_with_task_filter_and_item_and_the_worker_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "own"
-    with answering(folder) as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
-        serving = site.start(
-            "serve", "--port", "0", "--allow-path", str(folder), QUALAB_SCORING_TIMEOUT="2", QUALAB_SERVE_BEAT_S="0.2"
-        )
-        url = address(serving)
-        site.submit(FAILING, hanging(servers, folder))
+    quick = {"QUALAB_SCORING_TIMEOUT": "2", "QUALAB_SERVE_BEAT_S": "0.2"}
+    with hanging(tmp_path, FAILING, **quick) as (site, servers, serving, url):
         site.submit(FINE, servers.experiment(limit=3))
         site.wait_for(FAILING, ComparisonStatus.FAILED, serving)
         assert httpx2.get(f"{url}/v1/comparisons", timeout=20.0).status_code == 200
@@ -68,11 +66,7 @@ def test_its_comparison_fails_with_task_filter_and_item_and_the_worker_goes_on(t
 
 
 def test_it_is_cancelled_at_any_moment(tmp_path: Path) -> None:
-    folder = tmp_path / "own"
-    with answering(folder) as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
-        serving = site.start("serve", "--port", "0", "--allow-path", str(folder), QUALAB_SCORING_TIMEOUT="600")
-        url = address(serving)
-        site.submit(CANCELLED, hanging(servers, folder))
+    with hanging(tmp_path, CANCELLED, QUALAB_SCORING_TIMEOUT="600") as (site, servers, serving, url):
         site.wait_for(CANCELLED, ComparisonStatus.ANSWERED, serving)
         time.sleep(1.0)
         assert site.status(CANCELLED) is ComparisonStatus.ANSWERED
