@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from sqlalchemy import event
@@ -17,13 +17,17 @@ from qualab.store import Store, open_store, upgrade
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _folder = tempfile.TemporaryDirectory(prefix="qualab-stores-")
 _numbers = itertools.count(1)
+opened = partial(open_store, migrations=MIGRATIONS)
 
 
 def fresh_store() -> Store:
     """Makes an empty store; its file goes with it."""
-    path = _new_path()
-    shutil.copy(_template(), path)
-    return _opened(path)
+    return _temporary(new_file(_new_path()))
+
+
+def new_file(path: Path) -> Path:
+    """Makes an empty database."""
+    return Path(shutil.copy(_template(), path))
 
 
 def copy_of(store: Store) -> Store:
@@ -34,11 +38,11 @@ def copy_of(store: Store) -> Store:
         source.backup(target)
     source.close()
     target.close()
-    return _opened(path)
+    return _temporary(path)
 
 
-def _opened(path: Path) -> Store:
-    store = open_store(str(path), migrations=MIGRATIONS)
+def _temporary(path: Path) -> Store:
+    store = opened(str(path))
     store.close()
     event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
     for suffix in ("", "-wal", "-shm"):

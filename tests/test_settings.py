@@ -63,12 +63,23 @@ A = "sha256:" + "a" * 64
     [
         ({"gen_kwargs": "temperature=0.7,temperature=0.2"}, "'temperature' is given twice"),
         ({"gen_kwargs": {"temperature": "warm"}}, "temperature 'warm' is not a number"),
+        ({"gen_kwargs": "temperature"}, "is not of the form name=value"),
+        ({"gen_kwargs": "a={"}, "neither JSON nor"),
+        ({"gen_kwargs": "{x"}, "neither JSON nor"),
+        ({"gen_kwargs": {"seed": 7}}, "'seed' cannot be set"),
         ({"limit": 0}, "limit must be above 0"),
         ({"margin": 1.0}, "margin must be below 1"),
         ({"margins": "a=0"}, r"margins\.a must be at least 1e-06"),
         ({"alpha": 0.5}, "alpha must be below 0.5"),
+        ({"alpha": 1e-300}, "alpha must be at least 1e-09"),
+        ({"power": 0}, "power must be above 0"),
+        ({"power": 0.9999999999999999}, r"power must be at most 0\.999999"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"looks": 1}, "looks must be at least 2"),
         ({"timeout": float("inf")}, "timeout must be at most 86400"),
+        ({"timeout": -1}, "timeout must be above 0"),
+        ({"drafter_costs": "draft=-1"}, "drafter_costs must be at least 0"),
         ({"repeats": 2}, "at temperature 0 would ask the same thing"),
         ({"looks": 3, "sequential": True}, "one after the other"),
         ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be at most 9"),
@@ -131,6 +142,8 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, kind: type[U
         load(file=experiment(tmp_path, text))
     assert says in str(error.value)
     assert "sk-secret" not in str(error.value)
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        load(file=tmp_path / "nowhere.yaml")
 
 
 def test_keys_come_from_the_environment_or_a_file_and_an_arms_own_wins(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,16 +22,11 @@ from qualab.service.settings import ServiceSettings
 from qualab.service.worker import Worker
 from qualab.store import Store
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
+from tests.waiting import wait_for
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
-EXPERIMENT = {
-    "baseline": OFF,
-    "candidate": ON,
-    "model": "m",
-    "tasks": "sums",
-    "max_attempts": 1,
-    "accept_underpowered": True,
-}
+EXPERIMENT = {"baseline": OFF, "candidate": ON, "model": "m", "tasks": "sums", "max_attempts": 1}
+EXPERIMENT |= {"accept_underpowered": True}
 BASE_URL = "http://127.0.0.1:8080"
 
 
@@ -67,14 +61,12 @@ class Service:
         assert sent.status_code == 202, sent.text
         return str(sent.json()["id"])
 
-    def done(self, comparison_id: str, *, within_s: float = 10.0) -> dict[str, Any]:
-        ends_at = time.monotonic() + within_s
-        while time.monotonic() < ends_at:
-            found = self.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
-            if found["has_ended"]:
-                return dict(found)
-            time.sleep(0.01)
-        raise AssertionError(f"{comparison_id} did not end: {found}")
+    def done(self, comparison_id: str) -> dict[str, Any]:
+        def ended() -> Any:
+            verdict = self.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
+            return verdict["has_ended"] and verdict
+
+        return dict(wait_for(ended, within_s=10.0))
 
     def finished(self, **changes: Any) -> str:
         comparison_id = self.create(**changes)
@@ -105,22 +97,26 @@ def make_service(
     return Service(bench, context, app, test_client)
 
 
-@pytest.fixture
-def idle() -> Iterator[Service]:
-    service = make_service()
-    with service.client:
-        yield service
+def check_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert set(found) == {"type", "title", "status", "code", "detail", "hint", "errors", "request_id"}
+    assert (found["status"], found["code"], found["type"]) == (status, code, f"urn:qualab:problem:{code}")
+    assert found["detail"]
+    assert found["hint"]
+    assert bool(found["errors"]) is (400 <= status < 500)
+    assert all(one["field"] and one["allowed"] for one in found["errors"])
+    assert found["request_id"] == answer.headers["x-request-id"]
+    return found
+
+
+Make = Callable[..., Service]
 
 
 @pytest.fixture
-def working() -> Iterator[Service]:
-    service = make_service()
-    with at_work(service.context), service.client:
-        yield service
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Service]]:
+def make() -> Iterator[Make]:
+    """Services whose apps run."""
     with ExitStack() as stack:
 
         def entered(**changes: Any) -> Service:
@@ -129,6 +125,17 @@ def make() -> Iterator[Callable[..., Service]]:
             return service
 
         yield entered
+
+
+@pytest.fixture
+def idle(make: Make) -> Service:
+    return make()
+
+
+@pytest.fixture
+def working(idle: Service) -> Iterator[Service]:
+    with at_work(idle.context):
+        yield idle
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +10,10 @@ from qualab.errors import InvalidValue, Unauthenticated
 from qualab.model.registry import Scope
 from qualab.service.access import FRESH_S, Actor, Authenticator, create_token, digest_of
 from qualab.service.api.state import FORWARDED
-from tests.api.conftest import EXPERIMENT, Service, make_service
+from tests.api.conftest import EXPERIMENT, Make, Service, check_problem, make_service
 from tests.app.fakes import START
 
 BY = Actor(who="me@here", at=START)
-Make = Callable[..., Service]
 
 
 def revoke(service: Service, token_id: str) -> None:
@@ -27,47 +25,31 @@ def test_nothing_is_needed_on_this_machine_until_there_has_been_a_token(make: Ma
     service = make()
     header = service.token()
     refused = service.client.get("/v1/comparisons")
-    assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+    check_problem(refused, 401, "unauthenticated")
     assert refused.headers["www-authenticate"] == "Bearer"
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
     revoke(service, service.store.tokens()[0].id)
     assert service.client.get("/v1/comparisons").status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("settings", "headers"),
-    [
-        *(({}, {header: "127.0.0.1"}) for header in FORWARDED),
-        ({"client": "192.0.2.7"}, {}),
-        ({"host": "0.0.0.0", "allowed_endpoints": ("localhost",)}, {}),
-    ],
-)
-def test_who_may_come_from_elsewhere_needs_a_token(
-    make: Make, settings: dict[str, Any], headers: dict[str, str]
-) -> None:
-    client = make(**settings).client
-    answers = [client.get(path, headers=headers).status_code for path in ("/v1/comparisons", "/metrics", "/healthz")]
-    assert answers == [401, 401, 200]
+def test_who_may_come_from_elsewhere_needs_a_token(make: Make) -> None:
+    elsewhere = {"client": "192.0.2.7"}, {"host": "0.0.0.0", "allowed_endpoints": ("localhost",)}
+    for settings, headers in (*(({}, {name: "127.0.0.1"}) for name in FORWARDED), *((one, {}) for one in elsewhere)):
+        client = make(**settings).client
+        paths = ("/v1/comparisons", "/metrics", "/healthz")
+        assert [client.get(path, headers=headers).status_code for path in paths] == [401, 401, 200]
 
 
 ONE = "/v1/comparisons/{comparison_id}"
 SHOWN = ("verdict", "metrics", "preflight", "acceptance", "plan", "items", "items/{position}", "analyses")
 SHOWN += ("analyses/{plan_hash}", "report", "events", "signoffs")
 ROUTES = {
-    Scope.READ: [
-        "GET /metrics",
-        "POST /v1/plans",
-        "GET /v1/comparisons",
-        f"GET {ONE}",
-        *(f"GET {ONE}/{x}" for x in SHOWN),
-    ],
-    Scope.RUN: [
-        "POST /v1/comparisons",
-        f"DELETE {ONE}",
-        *(f"POST {ONE}/{x}" for x in ("cancel", "resume", "analyses")),
-    ],
+    Scope.READ: ["GET /metrics", "POST /v1/plans", "GET /v1/comparisons", f"GET {ONE}"],
+    Scope.RUN: ["POST /v1/comparisons", f"DELETE {ONE}"],
     Scope.ADMIN: ["GET /v1/audit", f"POST {ONE}/signoffs", f"POST {ONE}/verification"],
 }
+ROUTES[Scope.READ] += [f"GET {ONE}/{name}" for name in SHOWN]
+ROUTES[Scope.RUN] += [f"POST {ONE}/{name}" for name in ("cancel", "resume", "analyses")]
 OPEN = {"GET /healthz", "GET /readyz"}
 
 
@@ -79,17 +61,13 @@ def guarded() -> Any:
         yield service, headers
 
 
-def test_every_route_has_a_scope(guarded: Any) -> None:
-    paths = guarded[0].app.openapi()["paths"]
+def test_every_route_has_a_scope_which_holds_the_ones_before_it_and_no_more(guarded: Any) -> None:
+    service, headers = guarded
+    paths = service.app.openapi()["paths"]
     there = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     assert there - OPEN == {route for routes in ROUTES.values() for route in routes}
-
-
-@pytest.mark.parametrize("needed", Scope)
-def test_a_scope_holds_the_ones_before_it_and_no_more(guarded: Any, needed: Scope) -> None:
-    service, headers = guarded
     order = list(Scope)
-    for route in ROUTES[needed]:
+    for needed, route in [(needed, route) for needed, routes in ROUTES.items() for route in routes]:
         method, path = route.format(comparison_id="x", position=0, plan_hash="y").split()
         service.app.state.qualab.failures._left.clear()
         for scope in Scope:
@@ -137,18 +115,17 @@ def test_expired_and_revoked_tokens_are_refused(make: Make, monkeypatch: pytest.
         asyncio.run(authenticator.token(text, is_local=False))
 
 
-def test_of_a_secret_only_its_hash_is_kept(make: Make) -> None:
-    service = make()
+def test_of_a_secret_only_its_hash_is_kept(idle: Service) -> None:
     for name in ("", "  ", "x" * 101, "a\nb", "a\x00b"):
         with pytest.raises(InvalidValue):
-            create_token(service.store, name=name, scope=Scope.READ, lifetime=None, by=BY)
-    token, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
-    kept = service.store.token(token.id)
+            create_token(idle.store, name=name, scope=Scope.READ, lifetime=None, by=BY)
+    token, text = create_token(idle.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
+    kept = idle.store.token(token.id)
     secret = text.partition(".")[2]
     assert kept is not None
     assert kept.digest == digest_of(secret)
     assert secret not in repr(kept)
-    assert secret not in repr(service.store.audit())
+    assert secret not in repr(idle.store.audit())
 
 
 def test_the_record_names_the_token(make: Make) -> None:
@@ -175,26 +152,16 @@ def test_only_this_machines_own_and_allowed_names_are_taken(make: Make) -> None:
     assert answers["evil.example"].json()["code"] == "misdirected"
 
 
-ELSEWHERE = (
-    {"Origin": "http://evil.example"},
-    {"Origin": "null"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Origin": "http://[::1]:9"},
-    {"Origin": "http://[::1"},
-)
-
-
-def test_a_page_of_another_site_neither_changes_nor_reads(make: Make) -> None:
-    service = make()
-    cancel = f"/v1/comparisons/{service.create()}/cancel"
-    for headers in ELSEWHERE:
-        refused = service.client.post(cancel, headers=headers)
-        assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin"), headers
+def test_a_page_of_another_site_neither_changes_nor_reads(idle: Service) -> None:
+    cancel = f"/v1/comparisons/{idle.create()}/cancel"
+    elsewhere = [{"Origin": url} for url in ("http://evil.example", "null", "http://[::1]:9", "http://[::1")]
+    for headers in (*elsewhere, {"Sec-Fetch-Site": "cross-site"}):
+        check_problem(idle.client.post(cancel, headers=headers), 403, "cross-origin")
     same = {"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}
-    assert service.client.post(cancel, headers=same).status_code == 200
-    read = service.client.get("/v1/comparisons", headers=ELSEWHERE[0])
+    assert idle.client.post(cancel, headers=same).status_code == 200
+    read = idle.client.get("/v1/comparisons", headers=elsewhere[0])
     assert not [name for name in read.headers if name.startswith("access-control")]
-    assert service.client.options("/v1/comparisons", headers=ELSEWHERE[0]).status_code in (403, 405)
+    assert idle.client.options("/v1/comparisons", headers=elsewhere[0]).status_code in (403, 405)
 
 
 def test_callers_are_slowed_down(make: Make) -> None:

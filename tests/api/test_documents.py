@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from qualab.errors import InfrastructureError, TooManyRequests, UnknownTask
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given
 from qualab.service.planner import Planner
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
+from tests.api.conftest import EXPERIMENT, OFF, ON, Make, Service, check_problem, make_bench
 from tests.app.fakes import FakeHarness, FakeTasks, experiment
-
-Make = Callable[..., Service]
+from tests.waiting import wait_for
 
 
 def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> dict[str, str]:
@@ -29,81 +27,60 @@ def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> 
     return errors
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "allowed"),
-    [
-        ({"margn": 0.1}, "margn", "Did you mean margin?"),
-        ({"num-fewshots": 1}, "num-fewshots", "Did you mean num_fewshot?"),
-        ({"accept_underpower": True}, "accept_underpower", "Did you mean accept_underpowered?"),
-        ({"zzzzzz": 1}, "zzzzzz", "Known: "),
-        ({"margin": 2}, "margin", "must be below 1"),
-        ({"margin": "wide"}, "margin", "number"),
-        ({"margin": [1]}, "margin", "number"),
-        ({"margins": {"nothing": 0.1}}, "margins", "no benchmark, task or metric named nothing"),
-        ({"margins": {"sums": 3}}, "margins.sums", "must be below 1"),
-        ({"alpha": 0.9}, "alpha", "must be below 0.5"),
-        ({"alpha": 1e-300}, "alpha", "at least 1e-09"),
-        ({"margin": 1e-300}, "margin", "at least 1e-06"),
-        ({"margins": {"sums": 1e-300}}, "margins.sums", "at least 1e-06"),
-        ({"power": 0}, "power", "must be above 0"),
-        ({"power": 0.9999999999999999}, "power", "at most 0.999999"),
-        ({"baseline": "http://[127.0.0.1]/v1"}, "baseline", "is not a URL"),
-        ({"candidate": "http://[::1"}, "candidate", "is not a URL"),
-        ({"label": "a\nb"}, "label", "on one line"),
-        ({"label": "\x1b[31m"}, "label", "without control characters"),
-        ({"model": "\u202e"}, "model", "without control characters"),
-        ({"repeats": 3}, "repeats", "temperature 0"),
-        ({"looks": 5, "sequential": True}, "looks", "sequential"),
-        ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
-        ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
-        ({"gen_kwargs": {"seed": 7}}, "gen_kwargs.seed", "Set the seed with"),
-        ({"objective": "win"}, "objective", "equivalence"),
-        ({"concurrency": 0}, "concurrency", "at least 1"),
-        ({"timeout": -1}, "timeout", "above 0"),
-        ({"repeats": 0}, "repeats", "at least 1"),
-        ({"looks": 1}, "looks", "at least 2"),
-        ({"limit": -1}, "limit", "above 0"),
-        ({"limit": "many"}, "limit", "number"),
-        ({"noise_floor_runs": 99}, "noise_floor_runs", "at most 9"),
-        ({"gen_kwargs": "temperature"}, "gen_kwargs", "name=value"),
-        ({"gen_kwargs": "a={"}, "gen_kwargs", "neither JSON nor of the form name=value"),
-        ({"gen_kwargs": "{x"}, "gen_kwargs", "neither JSON nor of the form name=value"),
-        ({"drafter_costs": "draft=-1"}, "drafter_costs", "at least 0"),
-        ({"drafter_costs": {"overhead": 1}}, "drafter_costs.draft", "required"),
-        ({"tasks": 7}, "tasks", "tuple"),
-        ({"label": "x" * 201}, "label", "at most 200 characters"),
-        ({"label": "a\x00b"}, "label", "control characters"),
-        ({"label": 5}, "label", "string"),
-        ({"model": ""}, "model", "is needed"),
-        ({"baseline": "", "candidate": None}, "baseline", "is needed"),
-        ({"baseline": "ftp://127.0.0.1/x"}, "baseline", "neither http nor https"),
-        ({"baseline": "127.0.0.1"}, "baseline", "no scheme"),
-        ({"baseline": "http://10.0.0.1/v1"}, "baseline", "private address"),
-        ({"candidate": "http://169.254.169.254/v1"}, "candidate", "metadata"),
-        ({"candidate": OFF}, "candidate", "another server"),
-        ({"accept_underpowered": "yes"}, "accept_underpowered", "true or false"),
-        ({"exclusive": "yes"}, "exclusive", "true or false"),
-        ({"concurrency": 33}, "concurrency", "a host gets at most 64 requests at once"),
-        ({"data_dir": "/etc"}, "data_dir", "may not name"),
-        ({"include_path": "/etc"}, "include_path", "may not name"),
-        ({"include_path": ["/etc", "/tmp"]}, "include_path", "may not name"),
-        ({"tokenizer": "/etc/passwd"}, "tokenizer", "may not name"),
-        ({"checkpoint": "/etc"}, "checkpoint", "may not name"),
-        ({"data_dir": "\x00"}, "data_dir", "may not name"),
-        ({"data_dir": {"a": 1}}, "data_dir", "may not name"),
-        ({"output_path": "/tmp/out"}, "output_path", "the service's own"),
-        ({"db": "postgresql://x"}, "db", "the service's own"),
-        ({"api_key_file": "/etc/passwd"}, "api_key_file", 'send api_key: "file:/path"'),
-        ({"pods": "baseline=a/b,candidate=a/c"}, "pods", "does not look at pods"),
-        ({"containers": {"baseline": "a"}}, "containers", "does not look at pods"),
-        ({"tasks": "/etc/passwd.yaml"}, "tasks", "names of tasks"),
-        ({"tasks": ["sums", "../x"]}, "tasks", "names of tasks"),
-    ],
-)
-def test_what_is_wrong_is_named_with_what_is_allowed(
-    idle: Service, changes: dict[str, Any], field: str, allowed: str
-) -> None:
-    assert allowed in refused(idle, **changes)[field]
+def plan_of(service: Service) -> Any:
+    return service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"margn": 0.1}, "margn", "Did you mean margin?"),
+    ({"accept_underpower": True}, "accept_underpower", "Did you mean accept_underpowered?"),
+    ({"zzzzzz": 1}, "zzzzzz", "Known: "),
+    ({"margin": 2}, "margin", "must be below 1"),
+    ({"margin": "wide"}, "margin", "number"),
+    ({"margins": {"nothing": 0.1}}, "margins", "no benchmark, task or metric named nothing"),
+    ({"margins": {"sums": 1e-300}}, "margins.sums", "at least 1e-06"),
+    ({"baseline": "http://[127.0.0.1]/v1"}, "baseline", "is not a URL"),
+    ({"candidate": "http://[::1"}, "candidate", "is not a URL"),
+    ({"label": "a\nb"}, "label", "on one line"),
+    ({"model": "\u202e"}, "model", "without control characters"),
+    ({"repeats": 3}, "repeats", "temperature 0"),
+    ({"looks": 5, "sequential": True}, "looks", "sequential"),
+    ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
+    ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
+    ({"objective": "win"}, "objective", "equivalence"),
+    ({"drafter_costs": {"overhead": 1}}, "drafter_costs.draft", "required"),
+    ({"label": "x" * 201}, "label", "at most 200 characters"),
+    ({"label": "a\x00b"}, "label", "control characters"),
+    ({"model": ""}, "model", "is needed"),
+    ({"baseline": "", "candidate": None}, "baseline", "is needed"),
+    ({"baseline": "ftp://127.0.0.1/x"}, "baseline", "neither http nor https"),
+    ({"baseline": "127.0.0.1"}, "baseline", "no scheme"),
+    ({"baseline": "http://10.0.0.1/v1"}, "baseline", "private address"),
+    ({"candidate": "http://169.254.169.254/v1"}, "candidate", "metadata"),
+    ({"candidate": OFF}, "candidate", "another server"),
+    ({"accept_underpowered": "yes"}, "accept_underpowered", "true or false"),
+    ({"exclusive": "yes"}, "exclusive", "true or false"),
+    ({"concurrency": 33}, "concurrency", "a host gets at most 64 requests at once"),
+    ({"data_dir": "/etc"}, "data_dir", "may not name"),
+    ({"include_path": "/etc"}, "include_path", "may not name"),
+    ({"include_path": ["/etc", "/tmp"]}, "include_path", "may not name"),
+    ({"tokenizer": "/etc/passwd"}, "tokenizer", "may not name"),
+    ({"checkpoint": "/etc"}, "checkpoint", "may not name"),
+    ({"data_dir": "\x00"}, "data_dir", "may not name"),
+    ({"data_dir": {"a": 1}}, "data_dir", "may not name"),
+    ({"output_path": "/tmp/out"}, "output_path", "the service's own"),
+    ({"db": "postgresql://x"}, "db", "the service's own"),
+    ({"api_key_file": "/etc/passwd"}, "api_key_file", 'send api_key: "file:/path"'),
+    ({"pods": "baseline=a/b,candidate=a/c"}, "pods", "does not look at pods"),
+    ({"containers": {"baseline": "a"}}, "containers", "does not look at pods"),
+    ({"tasks": "/etc/passwd.yaml"}, "tasks", "names of tasks"),
+    ({"tasks": ["sums", "../x"]}, "tasks", "names of tasks"),
+]
+
+
+def test_what_is_wrong_is_named_with_what_is_allowed(idle: Service) -> None:
+    for changes, field, allowed in WRONG:
+        assert allowed in refused(idle, **changes)[field], changes
     assert idle.client.get("/v1/comparisons").json()["entries"] == []
 
 
@@ -121,11 +98,8 @@ def test_the_services_own_folders_may_be_named(make: Make, tmp_path: Path) -> No
         folder.mkdir(parents=True)
     (data / "link").symlink_to("/etc")
     service = make(data_dir=data, allowed_paths=(more,))
-    for changes in (
-        {"data_dir": str(data)},
-        {"data_dir": str(data / "inner")},
-        {"include_path": [str(more), str(data)]},
-    ):
+    inner = {"data_dir": str(data / "inner")}
+    for changes in ({"data_dir": str(data)}, inner, {"include_path": [str(more), str(data)]}):
         assert service.client.post("/v1/comparisons", json=EXPERIMENT | changes).status_code == 202, changes
     service.create()
     assert service.bench.harness.seen[-1].data_dir == data  # unless another is named
@@ -134,18 +108,17 @@ def test_the_services_own_folders_may_be_named(make: Make, tmp_path: Path) -> No
 
 
 def test_the_operators_environment_says_nothing_of_a_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUALAB_MARGIN", "0.9")
-    monkeypatch.setenv("QUALAB_API_KEY", "operators")
-    monkeypatch.setenv("QUALAB_MODEL", "operators")
+    for name, value in {"MARGIN": "0.9", "API_KEY": "operators", "MODEL": "operators"}.items():
+        monkeypatch.setenv(f"QUALAB_{name}", value)
     service = make()
-    wanted = service.context.read_document(EXPERIMENT)
-    assert (wanted.experiment.rule.margin, wanted.keys) == (0.02, {})
+    read = service.context.read_document(EXPERIMENT)
+    assert (read.experiment.rule.margin, read.keys) == (0.02, {})
     assert "model" in refused(service, model=None)
 
 
 def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
     service = make()
-    plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    plan = plan_of(service)
     keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
     around = {"baseline": OFF, "candidate": ON, "label": "x", **keys}
     for sent in (EXPERIMENT | {"margins": "sums=0.1", **keys}, plan | around):
@@ -156,7 +129,7 @@ def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
 
 def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path: Path) -> None:
     service = make(data_dir=tmp_path)
-    plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    plan = plan_of(service)
     plan["experiment"] |= {"data_dir": "/somewhere/else", "output_path": "/elsewhere", "api_key_file": "/home/k"}
     around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
     sent = service.client.post("/v1/comparisons", json=plan | around)
@@ -166,7 +139,7 @@ def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path
 
 
 def test_what_is_no_whole_plan_is_refused(idle: Service) -> None:
-    plan = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    plan = plan_of(idle)
     values = {"plan": (None, {}, []), "hash": (5, "0" * 64), "frozen_at": ("yesterday",)}
     values["experiment"] = (None, 7, {"tasks": "other"}, {"margn": 1})
     broken = [{name: value} for name, each in values.items() for value in each]
@@ -175,23 +148,13 @@ def test_what_is_no_whole_plan_is_refused(idle: Service) -> None:
         assert sent.status_code == 422, (part, sent.text)
 
 
-def test_a_plan_counts_the_expected_missing_answers(idle: Service) -> None:
-    said = {"model": "m", "tasks": "sums", "margin": 0.5, "expected_missing": 0.05, "missing_lost": 0.5}
-    planning = idle.client.post("/v1/plans", json=said).json()["planning"]
-    assert planning["expected_missing"] == planning["plan"]["assumptions"]["missing"] == 0.05
-    assert planning["plan"]["rule"]["missing_lost"] == 0.5
-    assert planning["metrics"][0]["power_missing"] <= planning["metrics"][0]["power"]
-    refused = idle.client.post("/v1/plans", json=said | {"expected_missing": 1})
-    assert refused.status_code == 422
-    assert refused.json()["errors"][0]["field"] == "expected_missing"
-
-
 def test_plans_say_what_items_can_prove(idle: Service) -> None:
-    answer = idle.client.post(
-        "/v1/plans", json={"model": "m", "tasks": "sums", "assume": {"discordance": {"sums": 0.01}, "rate": 5}}
-    )
-    assert answer.status_code == 200, answer.text
-    planning = answer.json()["planning"]
+    def planned(**changes: Any) -> Any:
+        answer = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums", **changes})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["planning"]
+
+    planning = planned(assume={"discordance": {"sums": 0.01}, "rate": 5})
     (figures,) = planning["metrics"]
     assert (planning["expected_missing"], figures["power_missing"]) == (0.0, None)
     assert figures["belief"]["discordance"] == 0.01
@@ -201,6 +164,11 @@ def test_plans_say_what_items_can_prove(idle: Service) -> None:
     assert all({"code", "values", "text"} == one.keys() for one in (*planning["unproven"], *planning["caveats"]))
     assert planning["unproven"][0]["code"] == "unproven"
     assert idle.client.post("/v1/plans", json={"tasks": "sums"}).json()["document"] is None
+    planning = planned(margin=0.5, expected_missing=0.05, missing_lost=0.5)
+    assert planning["expected_missing"] == planning["plan"]["assumptions"]["missing"] == 0.05
+    assert planning["plan"]["rule"]["missing_lost"] == 0.5
+    assert planning["metrics"][0]["power_missing"] <= planning["metrics"][0]["power"]
+    assert "expected_missing" in refused(idle, "/v1/plans", expected_missing=1)
 
 
 def test_a_plan_is_made_from_a_pilot(working: Service) -> None:
@@ -211,29 +179,32 @@ def test_a_plan_is_made_from_a_pilot(working: Service) -> None:
     assert working.client.post("/v1/plans", json=body | {"pilot": "nothing"}).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"assume": 5}, "assume"),
-        ({"assume": {"luck": 1}}, "assume.luck"),
-        ({"assume": {"discordance": "x"}}, "assume.discordance"),
-        ({"assume": {"discordance": True}}, "assume.discordance"),
-        ({"assume": {"noise": {"sums": "x"}}}, "assume.noise.sums"),
-        ({"assume": {"rate": "fast"}}, "assume.rate"),
-        ({"assume": {"rate": 0}}, "rate"),
-        ({"assume": {"discordance": 7}}, "discordance"),
-        ({"assume": {"discordance": {"nothing": 0.1}}}, "discordance"),
-        ({"pilot": 5}, "pilot"),
-    ],
-)
-def test_an_assumption_that_is_wrong_is_named(idle: Service, changes: dict[str, Any], field: str) -> None:
-    assert field in refused(idle, "/v1/plans", **changes)
+def test_an_assumption_that_is_wrong_is_named(idle: Service) -> None:
+    for assumed, field in (
+        (5, "assume"),
+        ({"luck": 1}, "assume.luck"),
+        ({"discordance": "x"}, "assume.discordance"),
+        ({"discordance": True}, "assume.discordance"),
+        ({"noise": {"sums": "x"}}, "assume.noise.sums"),
+        ({"rate": "fast"}, "assume.rate"),
+        ({"rate": 0}, "rate"),
+        ({"discordance": 7}, "discordance"),
+        ({"discordance": {"nothing": 0.1}}, "discordance"),
+    ):
+        assert field in refused(idle, "/v1/plans", assume=assumed), assumed
+    assert "pilot" in refused(idle, "/v1/plans", pilot=5)
 
 
 class SlowHarness(FakeHarness):
+    """Loads only once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
     def load(self, options: TaskOptions) -> FakeTasks:
-        if not self.seen:
-            time.sleep(0.3)
+        if options.limit is None:
+            self.may_end.wait(20.0)
         if "unknown" in options.names:
             raise UnknownTask("There is no task named unknown")
         return super().load(options)
@@ -241,63 +212,45 @@ class SlowHarness(FakeHarness):
 
 def test_tasks_that_load_slowly_are_waited_for_by_asking_again(make: Make) -> None:
     bench = make_bench()
-    bench.harness = SlowHarness(FakeTasks())
+    bench.harness = SlowHarness()
     service = make(bench=bench, planning_timeout_s=0.05)
     answer = service.client.post("/v1/comparisons", json=EXPERIMENT)
-    assert (answer.status_code, answer.json()["code"]) == (503, "still-loading")
+    check_problem(answer, 503, "still-loading")
     assert int(answer.headers["retry-after"]) > 0
-    ends_at = time.monotonic() + 10.0
-    while service.client.post("/v1/comparisons", json=EXPERIMENT).status_code != 202:
-        assert time.monotonic() < ends_at
-        time.sleep(0.05)
+    bench.harness.may_end.set()
+    wait_for(lambda: service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202, within_s=10.0)
     assert len(bench.harness.seen) == 1
 
 
 def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
-    harness = SlowHarness(FakeTasks())
-    seconds = [0.0]
+    harness, seconds = SlowHarness(), [0.0]
+    harness.may_end.set()
     planner = Planner(harness, monotonic_s=lambda: seconds[0])
-    one = planner.planned(experiment(model="m", tasks=("sums",)), Given())
-    assert planner.planned(experiment(model="m", tasks=("sums",), label="other"), Given()) is one
-    assert planner.planned(experiment(model="m", tasks=("sums",)), Given(rate=5.0)).rate == 5.0
+    one = planner.planned(experiment(), Given())
+    assert planner.planned(experiment(label="other"), Given()) is one
+    assert planner.planned(experiment(), Given(rate=5.0)).rate == 5.0
     assert len(harness.seen) == 1
     for _ in range(2):
         with pytest.raises(UnknownTask):
-            planner.planned(experiment(model="m", tasks=("unknown",)), Given())
+            planner.planned(experiment(tasks=("unknown",)), Given())
     seconds[0] = 1_000.0
-    planner.planned(experiment(model="m", tasks=("sums",)), Given())
+    planner.planned(experiment(), Given())
     assert len(harness.seen) == 2
 
 
-def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qualab.service.planner.MOST_WAITING", 1)
-    planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
-    for model in ("runs", "waits"):
+def test_plans_of_one_caller_wait_up_to_a_limit_and_keep_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.service.planner.MOST_WAITING", 2)
+    harness = SlowHarness()
+    planner = Planner(harness, timeout_s=0.3)
+    for model in ("runs", "waits", "waits too"):
         with pytest.raises(InfrastructureError):
-            planner.planned(experiment(model=model, tasks=("sums",)), Given(), caller="ci")
+            planner.planned(experiment(model=model), Given(), caller="greedy")
     with pytest.raises(TooManyRequests) as refused:
-        planner.planned(experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
+        planner.planned(experiment(model="one more"), Given(), caller="greedy")
     assert refused.value.details["retry_after_s"] > 0
-    assert len(planner._plans) == 2
-
-
-def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
-    bench = FakeHarness(FakeTasks())
-    may_end = threading.Event()
-
-    class Blocked(FakeHarness):
-        def load(self, options: TaskOptions) -> FakeTasks:
-            if options.limit is None:
-                may_end.wait(20.0)
-            return bench.load(options)
-
-    planner = Planner(Blocked(FakeTasks()), timeout_s=0.5)
-    for number in range(3):
-        with pytest.raises(InfrastructureError):
-            planner.planned(experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")
-    quick = experiment(model="quick", tasks=("sums",), limit=5)
-    assert planner.planned(quick, Given(), caller="other").n_items == 10
-    may_end.set()
+    assert len(planner._plans) == 3
+    assert planner.planned(experiment(model="quick", limit=5), Given(), caller="other").n_items == 10
+    harness.may_end.set()
 
 
 TWICE = {
@@ -308,9 +261,8 @@ TWICE = {
 PATHS = ("/v1/comparisons", "/v1/plans", *(f"/v1/comparisons/x/{name}" for name in ("resume", "analyses", "signoffs")))
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("key", "body"), TWICE.items())
-def test_a_key_that_is_given_twice_is_refused(idle: Service, path: str, body: str, key: str) -> None:
-    sent = idle.client.post(path, content=body, headers={"Content-Type": "application/json"})
-    assert (sent.status_code, sent.json()["code"]) == (422, "invalid-value")
-    assert sent.json()["errors"] == [{"field": key, "allowed": "must be given once"}]
+def test_a_key_that_is_given_twice_is_refused(idle: Service) -> None:
+    for path, (key, body) in product(PATHS, TWICE.items()):
+        sent = idle.client.post(path, content=body, headers={"Content-Type": "application/json"})
+        check_problem(sent, 422, "invalid-value")
+        assert sent.json()["errors"] == [{"field": key, "allowed": "must be given once"}]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -15,12 +14,11 @@ import httpx2
 import pytest
 
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import TaskOptions
-from tests.api.conftest import Service, at_work, make_bench, make_service, on_a_socket
-from tests.app.fakes import FakeHarness, FakeTasks
+from tests.api.conftest import Make, Service, at_work, make_bench, make_service, on_a_socket
+from tests.api.test_documents import SlowHarness
 from tests.store.samples import put
+from tests.waiting import wait_for
 
-Make = Callable[..., Service]
 N_CLIENTS = 50
 
 
@@ -84,9 +82,8 @@ def test_streams_end_when_the_comparison_is_deleted_and_when_the_server_stops(ma
 
     async def both(url: str) -> tuple[str, str]:
         async with httpx2.AsyncClient(timeout=20.0) as client:
-            streams = [
-                asyncio.ensure_future(client.get(f"{url}/v1/comparisons/{one}/events")) for one in (gone, waiting)
-            ]
+            paths = [f"{url}/v1/comparisons/{comparison_id}/events" for comparison_id in (gone, waiting)]
+            streams = [asyncio.ensure_future(client.get(path)) for path in paths]
             while service.app.state.qualab.events.n_clients < len(streams):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
@@ -152,25 +149,16 @@ def test_a_client_that_leaves_in_its_body_is_no_error_of_the_server(
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5.0) as client:
         client.sendall(b"POST /v1/plans HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + rest)
         time.sleep(0.1)
-    ends_at = time.monotonic() + 5.0
-    while 'route="/v1/plans",status="400"' not in (said := httpx2.get(f"{served[1]}/metrics").text):
-        assert time.monotonic() < ends_at, said
-    assert 'status="500"' not in said
+    wait_for(lambda: 'route="/v1/plans",status="400"' in httpx2.get(f"{served[1]}/metrics").text, within_s=5.0)
+    assert 'status="500"' not in httpx2.get(f"{served[1]}/metrics").text
     assert "unexpectedly" not in caplog.text
 
 
 def test_plans_leave_threads_for_others() -> None:
     """Twelve plans that do not end, where the database has two threads."""
-    may_end = threading.Event()
-
-    class Waiting(FakeHarness):
-        def load(self, options: TaskOptions) -> FakeTasks:
-            may_end.wait(20.0)
-            return super().load(options)
-
     bench = make_bench()
     comparison_id = make_service(bench=bench).create()
-    bench.harness = Waiting(FakeTasks())
+    bench.harness = SlowHarness()
     slow = make_service(bench=bench, port=0, threads=2)
     with on_a_socket(slow) as url, ThreadPoolExecutor(12) as pool:
         body = {"model": "m", "tasks": "sums"}
@@ -178,5 +166,5 @@ def test_plans_leave_threads_for_others() -> None:
         for _ in range(10):
             assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}").status_code == 200
         assert not any(plan.done() for plan in plans)
-        may_end.set()
+        bench.harness.may_end.set()
         assert [plan.result().status_code for plan in plans] == [200] * 12

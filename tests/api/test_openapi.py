@@ -10,23 +10,13 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis.specs.openapi import checks
 
 from qualab.service.api.openapi import EXPERIMENT as SAMPLE
 from tests.api.conftest import BASE_URL, Service, at_work, make_service
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
+CHECKS = [not_a_server_error, checks.status_code_conformance, checks.content_type_conformance]
+CHECKS += [checks.response_headers_conformance, checks.response_schema_conformance]
 
 
 def with_a_finished_comparison() -> tuple[Service, str]:
@@ -73,14 +63,7 @@ schema.config.generation.update(modes=list(schemathesis.GenerationMode))
 
 @pytest.mark.slow
 @schema.exclude(path_regex="/events$|^/metrics$").parametrize()
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 def test_nothing_breaks_the_service(case: Any) -> None:
     """Half of the requests go to a comparison that is there."""
     if "comparison_id" in (case.path_parameters or {}) and len(str(case.headers) + str(case.query)) % 2:

@@ -11,41 +11,30 @@ import pytest
 from qualab.errors import SecretForbidden
 from qualab.model.names import ArmName
 from qualab.service.access import ReferencedSecrets
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench, make_service
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, check_problem, make_bench, make_service
 
 CANARY = "sk-canary-9c4e1f"
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        {"api_key": CANARY},
-        {"baseline_api_key": CANARY},
-        {"candidate_api_key": f"Bearer {CANARY}"},
-        {"api_key": {"value": CANARY}},
-        {"api_key": [CANARY]},
-        {"api_key": f"env:{CANARY}"},
-        {"api_key": f"file:/tmp/{CANARY}"},
-        {"api_key_file": f"/tmp/{CANARY}"},
-        {"apikey": CANARY},
-        {"token": CANARY},
-        {"drafter_costs": CANARY},
-        {"timeout": CANARY},
-        {"margins": {"sums": CANARY}},
-        {"accept_underpowered": CANARY},
-        {"baseline": f"http://user:{CANARY}@127.0.0.1:8001/v1"},
-        {"candidate": f"http://127.0.0.1:8002/v1?key={CANARY}"},
-        {"candidate": f"http://127.0.0.1:8002/v1#{CANARY}"},
-    ],
-)
-def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(
-    idle: Service, planted: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+NAMES = ("api_key", "baseline_api_key", "apikey", "token", "drafter_costs", "timeout", "accept_underpowered")
+PLANTED: list[dict[str, Any]] = [
+    *({name: CANARY} for name in NAMES),
+    {"candidate_api_key": f"Bearer {CANARY}"},
+    {"margins": {"sums": CANARY}},
+    *({"api_key": value} for value in ({"value": CANARY}, [CANARY], f"env:{CANARY}", f"file:/tmp/{CANARY}")),
+    {"api_key_file": f"/tmp/{CANARY}"},
+    {"baseline": f"http://user:{CANARY}@127.0.0.1:8001/v1"},
+    *({"candidate": f"http://127.0.0.1:8002/v1{end}{CANARY}"} for end in ("?key=", "#")),
+]
+
+
+def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(idle: Service, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    is_url = bool(planted.keys() & {"baseline", "candidate"})  # which a plan does not need
-    for path in ("/v1/comparisons",) if is_url else ("/v1/comparisons", "/v1/plans"):
+    urls = {"baseline", "candidate"}  # which a plan does not need
+    requests = [("/v1/comparisons", planted) for planted in PLANTED]
+    for path, planted in [*requests, *(("/v1/plans", planted) for planted in PLANTED if not planted.keys() & urls)]:
         answer = idle.client.post(path, json=EXPERIMENT | planted)
-        assert answer.status_code == 422, (path, answer.text)
+        assert answer.status_code == 422, (path, planted)
         assert answer.json()["errors"], answer.text
         assert CANARY not in answer.text
         assert CANARY not in str(answer.headers)
@@ -62,7 +51,7 @@ def test_a_key_in_a_plan_file_is_refused_and_its_figures_are_not_kept(idle: Serv
     assert CANARY not in answer.text
     document["experiment"]["api_key"] = CANARY
     answer = idle.client.post("/v1/comparisons", json=document)
-    assert (answer.status_code, answer.json()["code"]) == (422, "secret-forbidden")
+    check_problem(answer, 422, "secret-forbidden")
     assert CANARY not in answer.text
 
 

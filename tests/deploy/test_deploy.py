@@ -30,7 +30,6 @@ from tests.cli.test_serve_command import serving
 from tests.house.modules import ROOT
 from tests.scripted_server import MODEL, Script, ScriptedServer, reply
 from tests.store import postgresql
-from tests.store.conftest import execute
 
 GITLAB = yaml.safe_load((ROOT / "deploy" / "gitlab-ci.yml").read_text())
 GITHUB = yaml.safe_load((ROOT / "deploy" / "github-workflow.yml").read_text())
@@ -360,11 +359,11 @@ def database() -> Iterator[str]:
     if postgresql.binaries() is None:
         pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer")
     with postgresql.running() as folder:
-        execute(folder, "CREATE DATABASE qualab")
+        postgresql.execute(folder, "CREATE DATABASE qualab")
         quoted = PASSWORD.replace("'", "''")
-        execute(folder, f"ALTER USER qualab PASSWORD '{quoted}'")
-        (Path(folder) / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
-        postgresql.restart(folder)
+        postgresql.execute(folder, f"ALTER USER qualab PASSWORD '{quoted}'")
+        with postgresql.stopped(folder):
+            (Path(folder) / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         yield folder
 
 

@@ -179,6 +179,8 @@ def test_suites_expand_names_collapse_and_a_task_s_hints_are_its_own_over_its_be
     hints, unknown = map(read_catalog(TASKS_DIR).hints, ("kobest_wic", "hellaswag"))
     assert (hints.benchmark, hints.cluster, hints.kind("f1,none")) == ("kobest", ("word",), MetricKind.MACRO_F1)
     assert (unknown.benchmark, unknown.cluster, unknown.kind("acc,none")) == (None, None, None)
+    tasks = ("haerae_history_gen", "kobest_hellaswag", "kobest_wic", "gsm8k")
+    assert [read_catalog(TASKS_DIR).hints(task).choices for task in tasks] == [5, 4, 2, None]
     # a kind may be given for one filter alone
     text = 'benchmarks: {b: {metrics: {m: other, "m,strict": binary_mean}, tasks: {t: {}}}}'
     hints = read_catalog(catalog_of(tmp_path, text)).hints("t")
@@ -238,12 +240,3 @@ def test_a_bad_line_and_a_file_without_rows_or_rights_are_named(tmp_path: Path) 
             read_table(file_of(tmp_path, content))
     with pytest.raises(DatasetUnavailable, match=r"none\.jsonl"):
         read_table(tmp_path / "none.jsonl")
-
-
-def test_a_task_s_hints_are_its_own_over_its_benchmark_s() -> None:
-    catalog = read_catalog(TASKS_DIR)
-    hints, unknown = map(catalog.hints, ("kobest_wic", "hellaswag"))
-    assert (hints.benchmark, hints.cluster, hints.kind("f1,none")) == ("kobest", ("word",), MetricKind.MACRO_F1)
-    assert (unknown.benchmark, unknown.cluster, unknown.kind("acc,none")) == (None, None, None)
-    tasks = ("haerae_history_gen", "kobest_hellaswag", "kobest_wic", "gsm8k")
-    assert [catalog.hints(task).choices for task in tasks] == [5, 4, 2, None]

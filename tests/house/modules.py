@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "qualab"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    name: str
-    path: Path
-    tree: ast.Module
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
-    """One statement's import of one module of the package. A lazy one stands inside a function."""
+class Import(NamedTuple):
+    """One statement's import of one module of the package."""
 
     importer: str
     imported: str
@@ -32,29 +23,25 @@ class Import:
 
 
 @cache
-def modules() -> dict[str, Module]:
-    found = (_read(path) for path in sorted((ROOT / PACKAGE).rglob("*.py")))
-    return {module.name: module for module in found}
-
-
-def _read(path: Path) -> Module:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    return Module(name=name, path=path, tree=ast.parse(path.read_text(), filename=str(path)))
+def modules() -> dict[str, ast.Module]:
+    paths = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted((ROOT / "qualab").rglob("*.py"))}
+    return {".".join(parts).removesuffix(".__init__"): ast.parse(path.read_text()) for path, parts in paths.items()}
 
 
 @cache
 def imports() -> tuple[Import, ...]:
     """Every import within the package, lazy ones and those for type checkers alone included."""
-    names = frozenset(modules())
-    return tuple(found for module in modules().values() for found in imports_of(module, names))
+    return tuple(found for name, tree in modules().items() for found in imports_of(name, tree, modules()))
 
 
-def imports_of(module: Module, names: frozenset[str]) -> Iterator[Import]:
-    for node in ast.walk(module.tree):
+def imports_of(importer: str, tree: ast.Module, names: Container[str]) -> Iterator[Import]:
+    for node in ast.walk(tree):
         for target in _targets(node):
-            if (name := _longest_module(target, names)) and name != module.name:
-                yield Import(importer=module.name, imported=name, line=getattr(node, "lineno", 0))
+            parts = target.split(".")
+            prefixes = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+            name = next((prefix for prefix in prefixes if prefix in names), importer)
+            if name != importer:
+                yield Import(importer, name, getattr(node, "lineno", 0))
 
 
 def _targets(node: ast.AST) -> Iterator[str]:
@@ -67,9 +54,3 @@ def _targets(node: ast.AST) -> Iterator[str]:
         case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[first, *_]):
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield first.value
-
-
-def _longest_module(target: str, names: frozenset[str]) -> str | None:
-    while target and target not in names:
-        target = target.rpartition(".")[0]
-    return target or None

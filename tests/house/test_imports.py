@@ -4,11 +4,10 @@ import ast
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-from tests.house.modules import Import, Module, imports, imports_of, modules
+from tests.house.modules import Import, imports, imports_of, modules
 
 BELOW = {"errors", "stats", "model"}
 ROOMS = {*BELOW, "harness", "endpoints", "store", "planning", "analysis"}
@@ -69,38 +68,29 @@ def test_no_import_cycle_lazy_imports_counted() -> None:
 
 
 def test_every_public_module_has_a_docstring() -> None:
-    public = [module for module in modules().values() if not module.name.rpartition(".")[2].startswith("_")]
-    assert [module.name for module in public if module.tree.body and not ast.get_docstring(module.tree)] == []
+    public = {name: tree for name, tree in modules().items() if not name.rpartition(".")[2].startswith("_")}
+    assert [name for name, tree in public.items() if tree.body and not ast.get_docstring(tree)] == []
 
 
 def test_imports_are_absolute() -> None:
-    relative = [
-        f"{module.name}:{node.lineno}"
-        for module in modules().values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-    assert relative == []
+    nodes = [(name, node) for name, tree in modules().items() for node in ast.walk(tree)]
+    assert [(name, node.lineno) for name, node in nodes if isinstance(node, ast.ImportFrom) and node.level] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import qualab.errors", ["qualab.errors"]),
-        ("import numpy, qualab.run.score as s", ["qualab.run.score"]),
-        ("from qualab.run import score, nothing", ["qualab.run.score", "qualab.run"]),
-        ("from qualab import __version__", ["qualab"]),
-        ("def f():\n    from qualab.errors import UsageError", ["qualab.errors"]),
-        ("if TYPE_CHECKING:\n    from qualab.run.score import x", ["qualab.run.score"]),
-        ("importlib.import_module('qualab.errors')", ["qualab.errors"]),
-        ("from qualab.run.run import itself", []),
-        ("import qualabel", []),
-    ],
-)
-def test_the_reader_sees_every_form_of_import(source: str, expected: list[str]) -> None:
-    names = frozenset({"qualab", "qualab.run", "qualab.run.run", "qualab.run.score", "qualab.errors"})
-    module = Module(name="qualab.run.run", path=Path("run.py"), tree=ast.parse(source))
-    assert [found.imported for found in imports_of(module, names)] == expected
+def test_the_reader_sees_every_form_of_import() -> None:
+    names = {"qualab", "qualab.run", "qualab.run.run", "qualab.run.score", "qualab.errors"}
+    for source, expected in {
+        "import qualab.errors": ["qualab.errors"],
+        "import numpy, qualab.run.score as s": ["qualab.run.score"],
+        "from qualab.run import score, nothing": ["qualab.run.score", "qualab.run"],
+        "from qualab import __version__": ["qualab"],
+        "def f():\n    from qualab.errors import UsageError": ["qualab.errors"],
+        "if TYPE_CHECKING:\n    from qualab.run.score import x": ["qualab.run.score"],
+        "importlib.import_module('qualab.errors')": ["qualab.errors"],
+        "from qualab.run.run import itself": [],
+        "import qualabel": [],
+    }.items():
+        assert [found.imported for found in imports_of("qualab.run.run", ast.parse(source), names)] == expected, source
 
 
 @pytest.mark.parametrize(

@@ -6,50 +6,35 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import text
 
 from qualab.model.canonical import encode_body
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.store import Store, open_store, upgrade
+from qualab.store import Store
+from tests.fresh_store import opened
+from tests.house.modules import ROOT
 from tests.scripted_server import MODEL, Script, ScriptedServer
-from tests.store import postgresql
-from tests.store.conftest import MIGRATIONS, execute, url_of
 from tests.store.samples import ask_for
+from tests.waiting import wait_for
 
-ROOT = Path(__file__).parents[2]
-QUICK = {
-    "QUALAB_SERVE_BEAT_S": "0.5",
-    "QUALAB_SERVE_STALE_AFTER_S": "3",
-    "QUALAB_SERVE_QUEUE_POLL_S": "0.2",
-}
+QUICK = {"QUALAB_SERVE_BEAT_S": "0.5", "QUALAB_SERVE_STALE_AFTER_S": "3", "QUALAB_SERVE_QUEUE_POLL_S": "0.2"}
 """A tenth of the times that hold in earnest."""
-
-
-def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callable[[], object] = lambda: "") -> Any:
-    ends_at = time.monotonic() + within_s
-    while time.monotonic() < ends_at:
-        if found := what():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {within_s:g} s: {or_say()}")
 
 
 class Process(subprocess.Popen[bytes]):
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
-        own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
+        own = os.environ | {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
         with log.open("wb") as out:
-            super().__init__([sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out)
+            super().__init__([sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=own, stderr=out)
 
     @property
     def said(self) -> str:
@@ -90,15 +75,6 @@ def pair_of_servers(latency_s: float = 0.0) -> Iterator[Servers]:
         yield Servers({ArmName.BASELINE: off, ArmName.CANDIDATE: on})
 
 
-def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
-    sampling = store.get(comparison_id).plan.sampling
-    return {
-        encode_body(request.payload, seed=sampling.seed)
-        for item in store.items(comparison_id)
-        for request in item.requests
-    }
-
-
 @dataclass
 class Site:
     url: str
@@ -113,40 +89,48 @@ class Site:
         return self.stack.enter_context(Process(errors, *arguments, QUALAB_DB=self.url, **environment))
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
-        urls = {f"{arm}_url": experiment[arm.value] for arm in ArmName}
+        urls = {f"{arm}_url": experiment[arm] for arm in ArmName}
         ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
     def status(self, comparison_id: str) -> ComparisonStatus:
         return self.store.summary(comparison_id).status
 
-    def takeovers(self, comparison_id: str) -> int:
+    def value(self, column: str, comparison_id: str) -> Any:
         with self.store.engine.connect() as connection:
-            query = text("SELECT takeovers FROM comparison WHERE id = :id")
-            return int(connection.execute(query, {"id": comparison_id}).scalar_one())
+            query = text(f"SELECT {column} FROM comparison WHERE id = :id")
+            return connection.execute(query, {"id": comparison_id}).scalar_one()
+
+    def takeovers(self, comparison_id: str) -> int:
+        return int(self.value("takeovers", comparison_id))
 
     def runner(self, comparison_id: str) -> str:
-        with self.store.engine.connect() as connection:
-            found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
-        return str(found or "")
+        return str(self.value("runner", comparison_id) or "")
+
+    def pid(self, comparison_id: str) -> int | None:
+        """The process that has a comparison."""
+        runner = self.runner(comparison_id)
+        return int(runner.split(":")[1]) if runner else None
+
+    def wait_for(self, comparison_id: str, status: ComparisonStatus, *processes: Process) -> None:
+        wait_for(lambda: self.status(comparison_id) is status, or_say=lambda: [one.said[-3000:] for one in processes])
 
     def n_answered(self, comparison_id: str) -> int:
-        if self.store.summary(comparison_id).plan_hash == "":
-            return 0
-        return min(self.store.n_answered(comparison_id).values())
+        is_planned = self.store.summary(comparison_id).plan_hash
+        return min(self.store.n_answered(comparison_id).values()) if is_planned else 0
 
+    def bodies(self, comparison_id: str) -> set[bytes]:
+        seed = self.store.get(comparison_id).plan.sampling.seed
+        items = self.store.items(comparison_id)
+        return {encode_body(request.payload, seed=seed) for item in items for request in item.requests}
 
-@pytest.fixture(scope="module")
-def restartable() -> Iterator[str]:
-    if postgresql.binaries() is None:
-        pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer: apt-get install postgresql")
-    pytest.importorskip("psycopg")
-    with postgresql.running() as folder:
-        execute(folder, "CREATE DATABASE jobs")
-        upgrade(url_of(folder, "jobs"), MIGRATIONS)
-        yield folder
+    def asked_again(self, servers: Servers, comparison_id: str, *, n_items: int) -> int:
+        """How many of both arms' requests came more than once; all came."""
+        bodies = self.bodies(comparison_id)
+        assert [len(bodies), *(len(servers.asked(arm, bodies)) for arm in ArmName)] == [n_items] * 3
+        return servers.n_asked(bodies) - 2 * n_items
 
 
 @contextmanager
 def site_at(url: str, folder: Path) -> Iterator[Site]:
-    with ExitStack() as stack, open_store(url, migrations=MIGRATIONS) as store:
+    with ExitStack() as stack, opened(url) as store:
         yield Site(url, folder, stack, store)

@@ -14,7 +14,6 @@ from qualab.service.context import context_of
 from qualab.service.settings import load_service
 from qualab.service.worker import SharedClock, working
 from qualab.settings import load
-from tests.store.conftest import url_of
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
@@ -41,17 +40,11 @@ def test_a_shared_clock_is_carried_on_from_the_last_look_that_succeeded() -> Non
     assert timedelta() <= clock.now() - datetime(2026, 1, 1, 2, tzinfo=UTC) < MINUTE
 
 
-def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
-    settings = load(content={"db": database}, environment=False)
+def test_a_worker_on_postgresql_goes_by_the_clock_of_its_database(postgresql_url: str) -> None:
+    settings = load(content={"db": postgresql_url}, environment=False)
     store = bootstrap.store_at(settings.db)
     services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")
     context = context_of(services, load_service(beat_s=0.1, queue_poll_s=0.1))
     with working(context, is_shared=True) as own:
-        living = store.workers(now=datetime.now(UTC), stale_after_s=30.0)
-        return own.services.clock, list(living)
-
-
-def test_a_worker_on_postgresql_goes_by_the_clock_of_its_database(restartable: str) -> None:
-    clock, living = clock_of_worker(url_of(restartable, "jobs"))
-    assert abs(clock.now() - datetime.now(UTC)) < MINUTE
-    assert "elsewhere:1:a" in living
+        assert abs(own.services.clock.now() - datetime.now(UTC)) < MINUTE
+        assert "elsewhere:1:a" in store.workers(now=datetime.now(UTC), stale_after_s=30.0)

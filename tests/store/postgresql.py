@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OLDEST = 15
+DATABASE = "contract"
 
 
 def binaries() -> Path | None:
@@ -22,6 +23,17 @@ def binaries() -> Path | None:
         return found[-1][1]
     on_path = shutil.which("initdb")
     return Path(on_path).resolve().parent if on_path else None
+
+
+def url_of(folder: str, name: str = DATABASE) -> str:
+    return f"postgresql://qualab@/{name}?host={folder}"
+
+
+def execute(folder: str, statement: str, *, database: str = "postgres") -> None:
+    import psycopg
+
+    with psycopg.connect(host=folder, user="qualab", dbname=database, autocommit=True) as connection:
+        connection.execute(statement.encode())
 
 
 @contextmanager
@@ -58,10 +70,14 @@ def stop(folder: str) -> None:
     _control(folder, "-m", "immediate", "-w", "stop")
 
 
-def restart(folder: str) -> None:
-    """As after a crash of the server: every connection breaks, and what was not committed is gone."""
+@contextmanager
+def stopped(folder: str) -> Iterator[None]:
+    """As in a crash of the server: every connection breaks, and what was not committed is gone."""
     stop(folder)
-    start(folder)
+    try:
+        yield
+    finally:
+        start(folder)
 
 
 def _control(folder: str, *command: str) -> None:

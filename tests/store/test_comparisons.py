@@ -16,30 +16,19 @@ from qualab.model.items import Answer, Item, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.store import Store
-from tests.store.samples import (
-    FULL,
-    NOW,
-    after,
-    make_analysis,
-    make_answer,
-    make_choices,
-    make_comparison,
-    make_item,
-    make_items,
-    make_score,
-    put,
-)
+from tests.store import samples as make
+from tests.store.samples import FULL, NOW, after, put
 
 EVERYTHING = ComparisonFilter()
 
 
 def test_an_analysis_under_another_plan_stands_beside_the_own_one(store: Store) -> None:
-    store.create(make_comparison(), make_items(1))
-    other = make_analysis(verdict=Verdict.INVALID, plan_hash="o" * 64)
+    store.create(make.comparison(), make.items(1))
+    other = make.analysis(verdict=Verdict.INVALID, plan_hash="o" * 64)
     store.put_analysis(other, now=after(1))
     assert store.analysis("c-1") is None
     assert (store.get("c-1").status, store.get("c-1").verdict) == (ComparisonStatus.PLANNED, None)
-    own = make_analysis(verdict=Verdict.EQUIVALENT)
+    own = make.analysis(verdict=Verdict.EQUIVALENT)
     store.put_analysis(own, now=after(2))
     store.put_analysis(other, now=after(3))
     assert store.analysis("c-1") == own
@@ -51,22 +40,15 @@ def test_an_analysis_under_another_plan_stands_beside_the_own_one(store: Store) 
 
 
 def test_a_comparison_comes_back_as_it_was(store: Store) -> None:
-    comparison = make_comparison(
-        "20260304-x1",
-        label="새 드래프터 🚀",
-        status=ComparisonStatus.STOPPED,
-        started_at=after(1),
-        finished_at=after(2.000001),
-        verdict=Verdict.INCONCLUSIVE,
-        stop_reason=FULL,
-        duplicates=7,
-        local={"data_dir": "/자료", "tokenizer": "x"},
-    )
+    ended = {"status": ComparisonStatus.STOPPED, "verdict": Verdict.INCONCLUSIVE, "stop_reason": FULL, "duplicates": 7}
+    times = {"started_at": after(1), "finished_at": after(2.000001)}
+    local = {"data_dir": "/자료", "tokenizer": "x"}
+    comparison = make.comparison("c-2", label="새 드래프터 🚀", local=local, **ended, **times)
     store.create(comparison, [])
-    stored = store.get("20260304-x1")
+    stored = store.get("c-2")
     assert (stored, plan_hash(stored.plan)) == (comparison, comparison.plan_hash)
     seoul = datetime(2026, 3, 4, 14, 0, tzinfo=timezone(timedelta(hours=9)))
-    store.create(make_comparison(created_at=seoul, label="a\x00b\ud800c"), [])
+    store.create(make.comparison(created_at=seoul, label="a\x00b\ud800c"), [])
     stored = store.get("c-1")
     assert (stored.created_at, stored.created_at.utcoffset()) == (seoul, timedelta(0))
     assert stored.label == "a\ufffdb\ufffdc", "what no database can hold"
@@ -74,88 +56,72 @@ def test_a_comparison_comes_back_as_it_was(store: Store) -> None:
 
 def test_an_id_can_be_shortened_while_it_is_unambiguous(store: Store) -> None:
     for comparison_id in ("abc-1", "abc-2", "abd", "ab"):
-        store.create(make_comparison(comparison_id), [])
+        store.create(make.comparison(comparison_id), [])
     assert [store.get(id_).id for id_ in ("ab", "abd")] == ["ab", "abd"]
     assert store.get("abc-2").id == "abc-2"
     with pytest.raises(ComparisonNotFound, match=r"begins several comparisons: .*abc"):
         store.get("abc")
     for number in range(8):
-        store.create(make_comparison(f"c-{number}"), [])
+        store.create(make.comparison(f"c-{number}"), [])
     with pytest.raises(ComparisonNotFound, match=r"c-\d, c-\d, c-\d, c-\d, c-\d, \.\.\."):
         store.get("c")
-
-
-@pytest.mark.parametrize("wanted", ["", "x", "C-1", "c_", "c%", "c-1 ", "\u0661"])
-def test_what_begins_no_id_is_not_found(store: Store, wanted: str) -> None:
-    store.create(make_comparison("c-1"), [])
-    with pytest.raises(ComparisonNotFound, match="qualab list"):
-        store.get(wanted)
+    for begins_none in ("", "x", "C-1", "c_", "c%", "c-1 ", "\u0661"):
+        with pytest.raises(ComparisonNotFound, match="qualab list"):
+            store.get(begins_none)
 
 
 def test_an_id_is_taken_once(store: Store) -> None:
-    store.create(make_comparison(), make_items(2))
+    store.create(make.comparison(), make.items(2))
     with pytest.raises(StoreError, match="c-1 exists already"):
-        store.create(make_comparison(label="other"), make_items(1))
+        store.create(make.comparison(label="other"), make.items(1))
     assert store.get("c-1").label == ""
     assert len(list(store.items("c-1"))) == 2
 
 
 def test_items_come_back_exactly_and_in_order(store: Store) -> None:
-    items = [make_item(2), make_choices(0), make_item(1, doc={}, prompts=(), requests=(), target="", cluster="c")]
-    store.create(make_comparison(), iter(items))
+    items = [make.item(2), make.choices(0), make.item(1, doc={}, prompts=(), requests=(), target="", cluster="c")]
+    store.create(make.comparison(), iter(items))
     found = list(store.items("c-1"))
     assert store.n_requests("c-1") == sum(len(item.requests) for item in items) > 2
     assert found == sorted(items, key=lambda item: item.position)
-    assert [list(item.requests[0].payload) for item in found if item.requests] == [
-        ["prompt"],
-        ["model", "prompt", "max_tokens", "a"],
-    ]
+    keys = [list(item.requests[0].payload) for item in found if item.requests]
+    assert keys == [["prompt"], ["model", "prompt", "max_tokens", "a"]]
 
 
 def test_a_document_keeps_every_json_value(store: Store) -> None:
-    doc = {
-        "big": 2**70,
-        "float": 0.1 + 0.2,
-        "tiny": 5e-324,
-        "whole": 1.0,
-        "inf": float("inf"),
-        "text": "a\x00b 한글 🧪 \ud800 \u2028",
-        "list": [[], {}, [None, False, -0.5]],
-    }
-    store.create(make_comparison(), [make_item(0, doc=doc)])
+    numbers = {"big": 2**70, "float": 0.1 + 0.2, "tiny": 5e-324, "whole": 1.0, "inf": float("inf")}
+    doc = {**numbers, "text": "a\x00b 한글 🧪 \ud800 \u2028", "list": [[], {}, [None, False, -0.5]]}
+    store.create(make.comparison(), [make.item(0, doc=doc)])
     (found,) = store.items("c-1")
     assert found.doc == doc
     assert isinstance(found.doc["whole"], float)
 
 
-def test_a_document_that_json_cannot_say_is_refused(store: Store) -> None:
-    with pytest.raises(StoreError, match="item gsm8k/1000 holds a value that JSON cannot say"):
-        store.create(make_comparison(), [make_item(0, doc={"when": NOW})])
+def broken_off() -> Iterator[Item]:
+    yield from make.items(2_500)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        ([make.item(0, doc={"when": NOW})], "item gsm8k/1000 holds a value that JSON cannot say"),
+        ([make.item(0), make.item(0, doc_id=5)], "two items have the same"),
+        ([make.item(0), replace(make.item(0), position=1)], "two items have the same"),
+        (None, None),
+    ],
+    ids=["not JSON", "same position", "same document", "breaks off"],
+)
+def test_of_a_comparison_whose_items_cannot_be_stored_nothing_is(store: Store, items: Any, error: str | None) -> None:
+    with pytest.raises(StoreError if error else KeyboardInterrupt, match=error):
+        store.create(make.comparison(), items or broken_off())
     assert store.list(EVERYTHING) == []
-
-
-@pytest.mark.parametrize("twin", [make_item(0, doc_id=5), replace(make_item(0), position=1)], ids=["position", "doc"])
-def test_two_items_for_one_place_are_refused_and_nothing_is_stored(store: Store, twin: Item) -> None:
-    with pytest.raises(StoreError, match="two items have the same"):
-        store.create(make_comparison(), [make_item(0), twin])
-    assert store.list(EVERYTHING) == []
-
-
-def test_a_create_that_breaks_off_leaves_nothing(store: Store) -> None:
-    def broken() -> Iterator[Item]:
-        for position in range(2_500):
-            yield make_item(position)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.create(make_comparison(), broken())
-    assert store.list(EVERYTHING) == []
-    store.create(make_comparison(), make_items(1))
+    store.create(make.comparison(), make.items(1))
     assert len(list(store.items("c-1"))) == 1
 
 
 def test_running_starts_a_comparison_once(store: Store) -> None:
-    store.create(make_comparison(), [])
+    store.create(make.comparison(), [])
     store.set_status("c-1", ComparisonStatus.RUNNING, now=after(1))
     store.set_status("c-1", ComparisonStatus.STOPPED, now=after(2), stop_reason=FULL)
     stopped = store.get("c-1")
@@ -166,10 +132,10 @@ def test_running_starts_a_comparison_once(store: Store) -> None:
 
 
 def test_an_analysis_finishes_a_comparison_until_it_goes_on(store: Store) -> None:
-    store.create(make_comparison(), [])
+    store.create(make.comparison(), [])
     assert store.analysis("c-1") is None
     store.set_status("c-1", ComparisonStatus.STOPPED, now=after(1), stop_reason=FULL)
-    analysis = make_analysis(verdict=Verdict.REGRESSION)
+    analysis = make.analysis(verdict=Verdict.REGRESSION)
     store.put_analysis(analysis, now=after(2))
     found = store.get("c-1")
     assert (found.status, found.verdict) == (ComparisonStatus.FINISHED, Verdict.REGRESSION)
@@ -181,17 +147,17 @@ def test_an_analysis_finishes_a_comparison_until_it_goes_on(store: Store) -> Non
 
 
 def test_every_status_and_verdict_can_be_stored(store: Store) -> None:
-    store.create(make_comparison(), [])
+    store.create(make.comparison(), [])
     for status in ComparisonStatus:
         put(store, "c-1", status=status)
         assert store.get("c-1").status is status
     for verdict in Verdict:
-        store.put_analysis(make_analysis(verdict=verdict), now=NOW)
+        store.put_analysis(make.analysis(verdict=verdict), now=NOW)
         assert store.get("c-1").verdict is verdict
 
 
 def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
-    store.create(make_comparison("abcd"), [])
+    store.create(make.comparison("abcd"), [])
     calls = [
         lambda: store.items("abc"),
         lambda: store.claim("abc", runner="r", now=NOW, stale_after_s=1),
@@ -206,35 +172,33 @@ def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
             call()  # type: ignore[no-untyped-call]
 
 
-def answers() -> list[Answer]:
-    return [make_answer(position, arm) for arm in ArmName for position in range(3)]
+ANSWERS = [make.answer(position, arm) for arm in ArmName for position in range(3)]
+SCORES = [make.score(0), make.score(1, ArmName.CANDIDATE)]
 
 
-def put_whole(store: Store, analysis: Callable[[], Analysis] = make_analysis, **changes: object) -> Analysis:
-    scores = [make_score(0), make_score(1, ArmName.CANDIDATE)]
-    parts = {"items": make_items(3), "answers": answers(), "scores": scores, **changes}
-    return store.put_whole(make_comparison(), *parts.values(), analysis, now=NOW)  # type: ignore[arg-type]
+def put_whole(store: Store, answers: Any = ANSWERS, analysis: Callable[[], Analysis] = make.analysis) -> Analysis:
+    return store.put_whole(make.comparison(), make.items(3), answers, SCORES, analysis, now=NOW)
 
 
 def test_a_whole_comparison_is_stored_finished_and_its_analysis_made_after_everything_was_read(store: Store) -> None:
     read: list[Answer] = []
 
     def seen() -> Iterator[Answer]:
-        for answer in answers():
+        for answer in ANSWERS:
             read.append(answer)
             yield answer
 
     def analyse() -> Analysis:
         assert len(read) == 6
-        return make_analysis()
+        return make.analysis()
 
-    analysis, comparison = put_whole(store, analyse, answers=seen()), store.get("c-1")
+    analysis, comparison = put_whole(store, seen(), analyse), store.get("c-1")
     assert comparison.status is ComparisonStatus.FINISHED
     assert (comparison.verdict, comparison.finished_at) == (analysis.verdict, NOW)
-    assert list(store.items("c-1")) == list(make_items(3))
-    assert [answer for arm in ArmName for answer in store.answers("c-1", arm=arm)] == answers()
-    assert list(store.scores("c-1")) == [make_score(0), make_score(1, ArmName.CANDIDATE)]
-    assert store.analysis("c-1") == analysis == make_analysis()
+    assert list(store.items("c-1")) == list(make.items(3))
+    assert [answer for arm in ArmName for answer in store.answers("c-1", arm=arm)] == ANSWERS
+    assert list(store.scores("c-1")) == SCORES
+    assert store.analysis("c-1") == analysis == make.analysis()
     with pytest.raises(StoreError, match="exists already"):
         put_whole(store)
 
@@ -244,13 +208,13 @@ def fails() -> Analysis:
 
 
 def breaks() -> Iterator[Answer]:
-    yield from answers()
+    yield from ANSWERS
     raise RuntimeError
 
 
-@pytest.mark.parametrize("parts", [{"analysis": fails}, {"answers": None}, {"answers": [make_answer(99)]}])
-def test_where_a_part_fails_nothing_is_there(store: Store, parts: dict[str, Any]) -> None:
-    with pytest.raises((RuntimeError, StoreError)):
-        put_whole(store, **{name: part or breaks() for name, part in parts.items()})
-    assert store.list(EVERYTHING) == []
+def test_where_a_part_fails_nothing_is_there(store: Store) -> None:
+    for parts in ({"analysis": fails}, {"answers": breaks()}, {"answers": [make.answer(99)]}):
+        with pytest.raises((RuntimeError, StoreError)):
+            put_whole(store, **parts)
+        assert store.list(EVERYTHING) == []
     put_whole(store)

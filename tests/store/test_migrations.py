@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
 from qualab.errors import SchemaMismatch
 from qualab.store import Store, current, open_store, upgrade
@@ -19,44 +19,22 @@ from qualab.store.engine import Sessions
 from qualab.store.failures import locate
 from qualab.store.schema import read_revisions
 from qualab.store.tables import metadata
+from tests.fresh_store import MIGRATIONS, opened
+from tests.house.modules import ROOT
 from tests.store import postgresql
-from tests.store.conftest import MIGRATIONS
-from tests.store.samples import (
-    BASELINE,
-    CANDIDATE,
-    NOW,
-    ask_for,
-    make_analysis,
-    make_answer,
-    make_comparison,
-    make_entry,
-    make_item,
-    make_items,
-    make_look,
-    make_outcome,
-    make_score,
-    make_signoff,
-    make_token,
-)
+from tests.store import samples as make
+from tests.store.samples import BASELINE, CANDIDATE, NOW, ask_for
 from tests.store.test_answers import ENGINE
 
 HEAD = read_revisions(MIGRATIONS)[-1]
 LATER = "9999"
 
 
-def test_the_first_schema_has_every_table(empty_url: str) -> None:
-    for _ in range(2):
-        upgrade(empty_url, MIGRATIONS)
-    with Sessions(locate(empty_url)) as sessions:
-        assert set(inspect(sessions.engine).get_table_names()) - {"alembic_version"} == set(metadata.tables)
-    assert current(empty_url, MIGRATIONS) == (HEAD, HEAD)
-
-
 def test_a_comparison_can_be_read_without_qualab(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
-        store.add_answers("c-1", [make_answer(1, CANDIDATE, "정답은 3", model="org/m", reasoning="먼저")])
-        store.put_scores("c-1", [make_score(1, CANDIDATE, 0.5)])
+    with opened(url) as store:
+        store.create(make.comparison(), make.items(2))
+        store.add_answers("c-1", [make.answer(1, CANDIDATE, "정답은 3", model="org/m", reasoning="먼저")])
+        store.put_scores("c-1", [make.score(1, CANDIDATE, 0.5)])
         query = """SELECT c.status, i.task, i.n_requests, a.arm, a.status AS ended, a.text, a.model, a.reasoning,
                 a.finish_reason, s.metric, s.value, a.sent_at
             FROM comparison c JOIN item i ON i.comparison_key = c.key
@@ -64,12 +42,12 @@ def test_a_comparison_can_be_read_without_qualab(url: str) -> None:
         with store.engine.connect() as connection:
             *values, sent_at = connection.execute(text(query)).one()
     assert values[:8] == ["planned", "gsm8k", 1, "candidate", "ok", "정답은 3", "org/m", "먼저"]
-    assert values[8:] == ["stop", make_score(1).metric, 0.5]
-    assert str(sent_at)[:10] == str(make_answer(1).reply.sent_at.date())
+    assert values[8:] == ["stop", make.score(1).metric, 0.5]
+    assert str(sent_at)[:10] == str(make.answer(1).reply.sent_at.date())
 
 
 def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
+    with opened(url) as store:
         fill(store)
         with store.writing() as connection:
             connection.execute(text("DELETE FROM comparison"))
@@ -80,52 +58,49 @@ def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
 
 def fill(store: Store) -> None:
     """A row in every table."""
-    entry = make_entry()
-    store.create(make_comparison(), [make_item(number, target="the same, or nearly " * 90) for number in range(200)])
-    store.add_answers("c-1", [make_answer(0), make_answer(1, run=1)])
-    store.put_scores("c-1", [make_score(0)])
-    store.add_look("c-1", make_look(), now=NOW)
+    entry = make.entry()
+    store.create(make.comparison(), [make.item(number, target="the same, or nearly " * 90) for number in range(200)])
+    store.add_answers("c-1", [make.answer(0), make.answer(1, run=1)])
+    store.put_scores("c-1", [make.score(0)])
+    store.add_look("c-1", make.look(), now=NOW)
     store.add_observation("c-1", ENGINE)
-    store.put_analysis(make_analysis(), now=NOW)
-    store.put_outcomes("c-1", [make_outcome(0)])
-    store.sign_off(make_signoff(), entry=entry)
+    store.put_analysis(make.analysis(), now=NOW)
+    store.put_outcomes("c-1", [make.outcome(0)])
+    store.sign_off(make.signoff(), entry=entry)
     ask_for(store, "c-2")
-    store.add_token(make_token(), entry=entry)
+    store.add_token(make.token(), entry=entry)
     store.see_worker("r", now=NOW)
     with store.engine.connect() as connection:
         empty = [name for name in metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {name}"))]
     assert empty == []
 
 
-def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
-    with Sessions(locate(url)) as sessions, sessions.reading() as connection:
+def test_the_migrations_make_what_the_tables_describe(empty_url: str) -> None:
+    def is_compared(_: object, name: str, kind: str, *__: object) -> bool:
+        """Without the indexes that have a direction, of which SQLite tells too little: see test_lists."""
+        return not (kind == "index" and name.startswith("comparison_by_"))
+
+    for _ in range(2):
+        upgrade(empty_url, MIGRATIONS)
+    assert current(empty_url, MIGRATIONS) == (HEAD, HEAD)
+    with Sessions(locate(empty_url)) as sessions, sessions.reading() as connection:
         opts = {"compare_type": True, "compare_server_default": True, "include_object": is_compared}
-        context = MigrationContext.configure(connection, opts=opts)
-        assert compare_metadata(context, metadata) == []
-
-
-def is_compared(_: object, name: str, kind: str, *__: object) -> bool:
-    """Without the indexes that have a direction, of which SQLite tells too little: see test_lists."""
-    return not (kind == "index" and name.startswith("comparison_by_"))
+        assert compare_metadata(MigrationContext.configure(connection, opts=opts), metadata) == []
 
 
 def test_sqlite_keeps_a_log_and_checks_foreign_keys(sqlite_url: str) -> None:
     with Sessions(locate(sqlite_url)) as sessions, sessions.reading() as connection:
-        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
-        assert connection.scalar(text("PRAGMA synchronous")) == 1
-        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
-        assert connection.scalar(text("PRAGMA busy_timeout")) == 5_000
+        for name, value in {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1, "busy_timeout": 5_000}.items():
+            assert connection.scalar(text(f"PRAGMA {name}")) == value, name
 
 
 def test_programs_that_make_the_same_database_take_turns(empty_url: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from qualab.store import upgrade, open_store;"
-        "from qualab.model.ports import ComparisonFilter;"
-        "upgrade(sys.argv[1], Path(sys.argv[2]));"
-        "assert open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter()) == []"
+        "import sys; from tests.fresh_store import MIGRATIONS, opened, upgrade; upgrade(sys.argv[1], MIGRATIONS);"
+        "assert opened(sys.argv[1]).tokens() == []"
     )
-    command_line = [sys.executable, "-c", code, empty_url, str(MIGRATIONS)]
-    children = [subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    command_line = [sys.executable, "-c", code, empty_url]
+    children = [subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
     assert [child.communicate(timeout=60)[1] for child in children] == ["", ""]
     assert [child.returncode for child in children] == [0, 0]
 
@@ -133,22 +108,16 @@ def test_programs_that_make_the_same_database_take_turns(empty_url: str) -> None
 @pytest.fixture
 def newer(tmp_path: Path) -> Path:
     """The migrations of a later version."""
-    folder = tmp_path / "later 100%"
-    (folder / "versions").mkdir(parents=True)
-    for path in MIGRATIONS.rglob("*.py"):
-        (folder / path.relative_to(MIGRATIONS)).write_text(path.read_text())
-    (folder / "versions" / "later.py").write_text(
-        "from alembic import op\n"
-        f'revision: str = "{LATER}"\n'
-        f'down_revision: str | None = "{HEAD}"\n'
-        "def upgrade():\n    op.execute('CREATE TABLE later (id INTEGER)')\n"
-    )
+    folder = Path(shutil.copytree(MIGRATIONS, tmp_path / "later 100%"))
+    revision = f'from alembic import op\nrevision: str = "{LATER}"\ndown_revision: str | None = "{HEAD}"\n'
+    change = "def upgrade():\n    op.execute('CREATE TABLE later (id INTEGER)')\n"
+    (folder / "versions" / "later.py").write_text(revision + change)
     return folder
 
 
 def test_an_older_schema_is_refused_until_it_is_upgraded(url: str, newer: Path) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
+    with opened(url) as store:
+        store.create(make.comparison(), make.items(2))
     with pytest.raises(SchemaMismatch, match=rf"older schema {HEAD}.* needs {LATER}.*qualab db upgrade"):
         open_store(url, migrations=newer)
     assert current(url, newer) == (HEAD, LATER)
@@ -181,16 +150,11 @@ def undo(url: str) -> None:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD}'"))
 
 
-DOCS = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
 
 
-def check(where: str, wanted: list[object]) -> None:
-    with open_store(where, migrations=MIGRATIONS) as store:
-        assert answers(store) == wanted
-        assert len(store.tokens()) == 1
-
-
-def answers(store: Store) -> list[object]:
+def content(store: Store) -> list[object]:
+    assert len(store.tokens()) == 1
     return list(store.answers("c-1", arm=BASELINE))
 
 
@@ -203,10 +167,10 @@ def documented(command: str) -> str:
 def test_a_sqlite_file_is_backed_up_while_it_is_written(sqlite_url: str, tmp_path: Path, command: str) -> None:
     if shutil.which("sqlite3") is None:
         pytest.skip("needs the command sqlite3")
-    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+    with opened(sqlite_url) as store:
         fill(store)
-        store.add_answers("c-1", [make_answer(5)])  # in the log, not in the file
-        before = answers(store)
+        store.add_answers("c-1", [make.answer(5)])  # in the log, not in the file
+        before = content(store)
         with store.writing() as connection:
             connection.exec_driver_sql("UPDATE comparison SET label = 'half way'")
             subprocess.run(["sqlite3", "qualab.db", documented(command)], cwd=tmp_path, check=True)
@@ -214,25 +178,23 @@ def test_a_sqlite_file_is_backed_up_while_it_is_written(sqlite_url: str, tmp_pat
         with sqlite3.connect(backup) as copy:
             assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             assert copy.execute("SELECT label FROM comparison").fetchone() == ("",)
-    check(str(backup), before)
+    with opened(str(backup)) as store:
+        assert content(store) == before
 
 
 def test_a_postgresql_database_is_dumped_and_restored(
     server: str, postgresql_url: str, empty_postgresql_url: str, tmp_path: Path
 ) -> None:
+    def run(command: str, *more: str) -> None:
+        program, *arguments = documented(command).split()
+        subprocess.run([f"{programs}/{program}", *arguments, *more], cwd=tmp_path, check=True, timeout=60)
+
     programs = postgresql.binaries()
-    assert programs is not None
-    with open_store(postgresql_url, migrations=MIGRATIONS) as store:
+    with opened(postgresql_url) as store:
         fill(store)
-        before = answers(store)
-        dump = documented("pg_dump --format=custom --file=qualab.dump").split()
-        restore = documented("pg_restore --no-owner").split()
-        run(programs, [*dump, f"--dbname={postgresql_url}"], tmp_path)
-    run(programs, [*restore, f"--dbname={empty_postgresql_url}", "qualab.dump"], tmp_path)
-    check(empty_postgresql_url, before)
-    with open_store(empty_postgresql_url, migrations=MIGRATIONS) as store:  # sequences go on
-        store.note(store.audit().entries[0])
-
-
-def run(programs: Path, command: list[str], folder: Path) -> None:
-    subprocess.run([str(programs / command[0]), *command[1:]], cwd=folder, check=True, timeout=60)
+        before = content(store)
+        run("pg_dump --format=custom --file=qualab.dump", f"--dbname={postgresql_url}")
+    run("pg_restore --no-owner", f"--dbname={empty_postgresql_url}", "qualab.dump")
+    with opened(empty_postgresql_url) as store:
+        assert content(store) == before
+        store.note(store.audit().entries[0])  # sequences go on

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -17,22 +16,11 @@ from qualab.errors import ComparisonBusy, ComparisonNotFound, QualabError, Versi
 from qualab.model.items import Score
 from qualab.model.names import ArmName
 from qualab.model.ports import ComparisonFilter
-from qualab.store import Store, open_store
-from tests.store.conftest import MIGRATIONS
-from tests.store.samples import (
-    BASELINE,
-    CANDIDATE,
-    NOW,
-    T,
-    after,
-    ask_for,
-    make_answer,
-    make_comparison,
-    make_entry,
-    make_items,
-    make_score,
-    make_signoff,
-)
+from qualab.store import Store
+from tests.fresh_store import opened
+from tests.house.modules import ROOT
+from tests.store import samples as make
+from tests.store.samples import BASELINE, CANDIDATE, NOW, T, after, ask_for
 from tests.store.writer import BATCH, text_of
 
 ROUNDS = 40
@@ -42,7 +30,7 @@ Two = tuple[Store, Store]
 @pytest.fixture
 def two(url: str) -> Iterator[Two]:
     """Two stores on one database."""
-    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+    with opened(url) as one, opened(url) as other:
         yield one, other
 
 
@@ -68,12 +56,12 @@ def test_threads_share_a_store_and_stores_a_database(two: Two, is_one: bool) -> 
         duplicates = 0
         for position in range(first, 2 * ROUNDS, 2):
             for arm in ArmName:
-                own, shared = make_answer(position, arm, str(position)), make_answer(0, repeat=position)
+                own, shared = make.answer(position, arm, str(position)), make.answer(0, repeat=position)
                 duplicates += store.add_answers("c-1", [shared, own])
         return duplicates
 
     store = two[0]
-    store.create(make_comparison(), make_items(2 * ROUNDS))
+    store.create(make.comparison(), make.items(2 * ROUNDS))
     duplicates = sum(at_once((store, store) if is_one else two, write, 2))
     for arm in ArmName:
         answers = [answer for answer in store.answers("c-1", arm=arm) if answer.repeat == 0]
@@ -81,12 +69,15 @@ def test_threads_share_a_store_and_stores_a_database(two: Two, is_one: bool) -> 
     assert store.get("c-1").duplicates == duplicates
 
 
-def test_of_several_runners_that_claim_at_once_one_gets_it(two: Two) -> None:
+def test_of_several_claims_or_changes_of_one_version_one_is_made(two: Two) -> None:
     def claim(store: Store, number: int) -> None:
         store.claim("c-1", runner=f"host-{number}:1:x", now=NOW, stale_after_s=60)
 
-    two[0].create(make_comparison(), [])
+    two[0].create(make.comparison(), [])
     assert n_accepted(two, claim, ComparisonBusy) == 1
+    ask_for(two[0], "c-2")
+    cancelled = n_accepted(two, lambda store, _: store.cancel("c-2", entry=make.entry(), version=1), VersionConflict)
+    assert cancelled == 1
 
 
 def test_of_several_workers_that_take_at_once_each_gets_what_no_other_uses(two: Two) -> None:
@@ -104,12 +95,6 @@ def test_of_several_requests_with_one_key_one_is_stored(two: Two) -> None:
     assert two[0].counts() == {"queued": 1}
 
 
-def test_of_several_changes_of_one_version_one_is_made(two: Two) -> None:
-    ask_for(two[0])
-    cancelled = n_accepted(two, lambda store, _: store.cancel("c-1", entry=make_entry(), version=1), VersionConflict)
-    assert cancelled == 1
-
-
 def test_what_is_cancelled_while_it_is_taken_stays_cancelled(two: Two) -> None:
     ids = [ask_for(two[0], f"c-{number:02}", at=after(number)) for number in range(20)]
 
@@ -121,15 +106,15 @@ def test_what_is_cancelled_while_it_is_taken_stays_cancelled(two: Two) -> None:
         for comparison_id in reversed(ids):
             for version in (1, 2):
                 with suppress(VersionConflict):
-                    store.cancel(comparison_id, entry=make_entry(), version=version)
+                    store.cancel(comparison_id, entry=make.entry(), version=version)
 
     at_once(two, change, 2)
     assert two[0].counts() == {"cancelled": 20}
 
 
 def test_sign_offs_at_once_are_all_kept(two: Two) -> None:
-    two[0].create(make_comparison(), [])
-    at_once(two, lambda store, _: store.sign_off(make_signoff(), entry=make_entry()))
+    two[0].create(make.comparison(), [])
+    at_once(two, lambda store, _: store.sign_off(make.signoff(), entry=make.entry()))
     assert len(two[0].signoffs("c-1")) == 8
 
 
@@ -138,15 +123,15 @@ def test_what_is_deleted_while_answers_come_leaves_nothing(two: Two) -> None:
         if number == 0:
             with suppress(ComparisonNotFound):
                 for repeat in range(10_000):
-                    store.add_answers("c-1", [make_answer(1, repeat=repeat)])
+                    store.add_answers("c-1", [make.answer(1, repeat=repeat)])
                 return False
             return True
         while len(store.answered("c-1")) < ROUNDS // 2:
             time.sleep(0.001)
-        store.delete("c-1", entry=make_entry(), stale_after_s=60)
+        store.delete("c-1", entry=make.entry(), stale_after_s=60)
         return True
 
-    two[0].create(make_comparison(), make_items(2))
+    two[0].create(make.comparison(), make.items(2))
     assert all(at_once(two, change, 2))
     with two[0].reading() as connection:
         assert connection.scalar(text("SELECT count(*) FROM answer")) == 0
@@ -156,7 +141,7 @@ def test_what_is_deleted_while_answers_come_leaves_nothing(two: Two) -> None:
 def test_sqlite_is_read_while_it_is_written(two: Two) -> None:
     """A reader waits for no writer: it sees what was committed before."""
     writer, reader = two
-    writer.create(make_comparison(), make_items(2))
+    writer.create(make.comparison(), make.items(2))
 
     def look(store: Store, _: int) -> str:
         store.page(ComparisonFilter())
@@ -174,12 +159,12 @@ def test_sqlite_is_read_while_it_is_written(two: Two) -> None:
 def test_others_write_while_items_are_scored(two: Two) -> None:
     """Scores are made before the transaction begins that stores them."""
     one, other = two
-    one.create(make_comparison(), make_items(2))
+    one.create(make.comparison(), make.items(2))
 
     def scores() -> Iterator[Score]:
-        yield make_score(0)
-        other.add_answers("c-1", [make_answer(0)])
-        yield make_score(1)
+        yield make.score(0)
+        other.add_answers("c-1", [make.answer(0)])
+        yield make.score(1)
 
     begun_s = time.monotonic()
     one.put_scores("c-1", scores())
@@ -187,16 +172,10 @@ def test_others_write_while_items_are_scored(two: Two) -> None:
     assert len(list(one.scores("c-1"))) == 2
 
 
-ROOT = Path(__file__).parents[2]
-
-
-def start(url: str, what: str) -> subprocess.Popen[str]:
+def kill_after(url: str, what: str, lines: int, seconds: float) -> list[str]:
+    """Kills a writer some time after its first lines; returns all that it said."""
     command = [sys.executable, "-m", "tests.store.writer", url, what]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def kill_after(child: subprocess.Popen[str], lines: int, seconds: float) -> list[str]:
-    """Kills a program some time after its first lines; returns all that it said."""
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     said = [child.stdout.readline().strip() for _ in range(lines)]
     time.sleep(seconds)
@@ -205,14 +184,14 @@ def kill_after(child: subprocess.Popen[str], lines: int, seconds: float) -> list
 
 
 def test_a_killed_writer_loses_nothing_and_doubles_nothing(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(1))
+    with opened(url) as store:
+        store.create(make.comparison(), make.items(1))
     reported = 0
     for lines in (1, 2, 3):
-        said = kill_after(start(url, "add"), lines, 0.02 * lines)
+        said = kill_after(url, "add", lines, 0.02 * lines)
         assert int(said[-1]) > reported
         reported = int(said[-1])
-        with open_store(url, migrations=MIGRATIONS) as store:
+        with opened(url) as store:
             stored = len(store.answered("c-1")) // 2
             assert reported <= stored <= reported + BATCH
             assert stored % BATCH == 0
@@ -224,8 +203,8 @@ def test_a_killed_writer_loses_nothing_and_doubles_nothing(url: str) -> None:
 
 
 def test_a_creation_that_is_killed_leaves_nothing(url: str) -> None:
-    assert kill_after(start(url, "create"), 1, 0.3) == ["creating"]
-    with open_store(url, migrations=MIGRATIONS) as store:
+    assert kill_after(url, "create", 1, 0.3) == ["creating"]
+    with opened(url) as store:
         assert store.list(ComparisonFilter()) == []
-        store.create(make_comparison("killed"), make_items(3))
+        store.create(make.comparison("killed"), make.items(3))
         assert len(list(store.items("killed"))) == 3

@@ -6,18 +6,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qualab.bootstrap import share
 from qualab.model.items import Reply
-from qualab.store import Store, open_store, upgrade
-from tests.api.conftest import Service, at_work, make_service, on_a_socket
-from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
-from tests.web.made import OFF, ON, publish
+from tests.api.conftest import Service, at_work, idle, make, make_bench, make_service, on_a_socket, working
+from tests.app.fakes import Bench, failure, reply
+from tests.web.made import publish
 
+__all__ = ["idle", "make", "working"]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -77,36 +75,27 @@ def candidate(prompt: str, seed: int) -> Reply:
     return reply(str(number))
 
 
-def open_database(folder: Path) -> Store:
-    url = str(folder / "qualab.db")
-    upgrade(url, share("migrations"))
-    return open_store(url, migrations=share("migrations"))
-
-
-def make_site_bench(store: Store) -> Bench:
-    return Bench(
-        baseline=FakeEndpoint(OFF, answer=baseline),
-        candidate=FakeEndpoint(ON, answer=candidate, drafts=True),
-        harness=FakeHarness(FakeTasks(n_items=N_ITEMS)),
-        store=store,
-    )
+def make_site_bench() -> Bench:
+    bench = make_bench(n_items=N_ITEMS)
+    bench.baseline.answer, bench.candidate.answer = baseline, candidate
+    return bench
 
 
 @pytest.fixture(scope="package")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site() -> Iterator[Site]:
     with ExitStack() as stack:
-        store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
-        working = make_service(bench=make_site_bench(store))
-        with at_work(working.context), working.client:
-            small = working.finished(label="nightly", max_missing_share=0.1)
-        large = publish(store, "20260301-214000-5ca1ab1e", scale=0.12, label="release 12", missing=0.004, loss=0.02)
-        idle = make_service(bench=working.bench, port=0)
-        with idle.client:
-            idle.create(label="waits")
+        busy = make_service(bench=make_site_bench())
+        store = stack.enter_context(busy.store)
+        with at_work(busy.context), busy.client:
+            small = busy.finished(label="nightly", max_missing_share=0.1)
+        large = publish(store, "20260301-214000-5ca1ab1e", label="release 12")
+        served = make_service(bench=busy.bench, port=0)
+        with served.client:
+            served.create(label="waits")
         items = {item.doc_id: item.position for item in store.items(small)}
-        address = stack.enter_context(on_a_socket(idle))
+        address = stack.enter_context(on_a_socket(served))
         choices = next(item.position for item in store.items(large.id) if item.task == "kobest_boolq")
-        yield Site(address, idle, small, large.id, items, choices)
+        yield Site(address, served, small, large.id, items, choices)
 
 
 @pytest.fixture(scope="package")

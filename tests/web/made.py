@@ -14,9 +14,10 @@ from qualab.model.items import Answer, Drafted, Item, Score
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.store import Store
-from tests.store.samples import failed, make_answer, make_choices, make_item
+from tests.api.conftest import OFF, ON
+from tests.store import samples as make
+from tests.store.samples import failed
 
-OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 AT = datetime(2026, 3, 1, 21, 40, tzinfo=UTC)
 DRAFTING = TaskDrafting(
     task="gsm8k", n_answers=520, rounds=1_000, draft_tokens=4_000, accepted_tokens=1_234, accepted_share=0.3086,
@@ -29,35 +30,26 @@ TREATMENT = Treatment(
 
 
 def publish(
-    store: Store, comparison_id: str, *, scale: float, label: str, missing: float = 0.0, loss: float = 0.0
+    store: Store, comparison_id: str, *, label: str, scale: float = 0.12, missing: float = 0.004, loss: float = 0.02
 ) -> Comparison:
     made_up = MadeUp(scale=scale, changed=0.12, loss=loss, missing={ArmName.CANDIDATE: missing})
     items = [_with_prompts(item) for item in made_up.items()]
     scores = list(made_up.scores(made_up.items()))
     made = stored(made_up, scores=scores)
-    comparison = replace(
-        made.comparison,
-        id=comparison_id,
-        label=label,
-        baseline_url=OFF,
-        candidate_url=ON,
-        created_at=AT,
-        started_at=AT + timedelta(minutes=1),
-        finished_at=AT + timedelta(minutes=42),
-    )
+    times = {"created_at": AT, "started_at": AT + timedelta(minutes=1), "finished_at": AT + timedelta(minutes=42)}
+    urls = {"baseline_url": OFF, "candidate_url": ON}
+    comparison = replace(made.comparison, id=comparison_id, label=label, **urls, **times)
     store.create(comparison, items)
-    answers = list(_answers(items, scores, comparison.plan.metrics))
-    for first in range(0, len(answers), 5_000):
-        store.add_answers(comparison_id, answers[first : first + 5_000])
+    store.add_answers(comparison_id, list(_answers(items, scores, comparison.plan.metrics)))
     store.put_scores(comparison_id, scores)
     analysis = replace(made.analyse(), comparison_id=comparison_id, treatment=TREATMENT)
-    store.put_analysis(analysis, now=AT + timedelta(minutes=42))
+    store.put_analysis(analysis, now=times["finished_at"])
     store.put_outcomes(comparison_id, outcomes_of(store, comparison, items))
     return replace(comparison, status=ComparisonStatus.FINISHED)
 
 
 def _with_prompts(item: Item) -> Item:
-    sample = (make_choices if item.kind is RequestKind.LOGLIKELIHOOD else make_item)(item.position)
+    sample = (make.choices if item.kind is RequestKind.LOGLIKELIHOOD else make.item)(item.position)
     return replace(sample, task=item.task, doc_id=item.doc_id, cluster=item.cluster)
 
 
@@ -77,7 +69,7 @@ def _answer(item: Item, arm: ArmName, choice: int, value: float | None) -> Answe
         return failed(item.position, AnswerStatus.TIMEOUT, arm)
     if item.kind is RequestKind.LOGLIKELIHOOD:
         loglikelihood = -1.5 - choice - 0.1 * is_drafted
-        return make_answer(item.position, arm, None, loglikelihood=loglikelihood, is_greedy=choice == 0)
+        return make.answer(item.position, arm, None, loglikelihood=loglikelihood, is_greedy=choice == 0)
     text = f"So the result is {item.target if value else 12}."
     drafted = Drafted(draft_tokens=90, accepted_tokens=54) if is_drafted else None
-    return make_answer(item.position, arm, text, drafted=drafted)
+    return make.answer(item.position, arm, text, drafted=drafted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from qualab.model.reason import Reason
 from qualab.model.registry import Scope
 from qualab.report.words import catalogue
 from qualab.service.words import Wording
-from tests.api.conftest import EXPERIMENT, Service, make_service
+from tests.api.conftest import EXPERIMENT, Make, Service
 from tests.api.test_front import away
 from tests.store.samples import put
 from tests.web.conftest import Site
@@ -25,18 +24,14 @@ KOREAN = {"Accept-Language": "ko"}
 
 
 @pytest.fixture
-def guarded() -> Iterator[tuple[Service, str]]:
-    service = make_service(max_body_bytes=1_000)
-    with service.client:
-        yield service, service.token(Scope.ADMIN)["Authorization"].removeprefix("Bearer ")
+def guarded(make: Make) -> tuple[Service, str]:
+    service = make(max_body_bytes=1_000)
+    return service, service.token(Scope.ADMIN)["Authorization"].removeprefix("Bearer ")
 
 
 def sign_in(service: Service, token: str, **headers: str) -> Any:
     body = f"token={token}&next=%2Fplan"
     return service.client.post("/sign-in", content=body, headers={**FORM, **headers}, follow_redirects=False)
-
-
-# what comes with a page
 
 
 def test_pages_have_a_strict_policy_and_nothing_inline(site: Site) -> None:
@@ -64,36 +59,29 @@ def test_a_page_that_the_browser_has_is_not_sent_again(site: Site) -> None:
     assert "etag" not in site.service.client.get("/comparisons/none").headers
 
 
-FILES = {
-    "pdf": ("application/pdf", b"%PDF"),
-    "html": ("text/html; charset=utf-8", b"<!doctype"),
-    "md": ("text/markdown; charset=utf-8", b"# "),
-    "json": ("application/json", b"{"),
-}
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_the_report_comes_as_a_file(site: Site, kind: str) -> None:
-    path = f"/v1/comparisons/{site.small}/report?format={kind}&lang=ko"
-    answer = site.service.client.get(path)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, FILES[kind][0])
-    assert answer.content.lstrip().startswith(FILES[kind][1])
+@pytest.mark.parametrize(
+    ("kind", "media_type", "begins"),
+    [
+        ("pdf", "application/pdf", b"%PDF"),
+        ("html", "text/html; charset=utf-8", b"<!doctype"),
+        ("md", "text/markdown; charset=utf-8", b"# "),
+        ("json", "application/json", b"{"),
+    ],
+)
+def test_the_report_comes_as_a_file(site: Site, kind: str, media_type: str, begins: bytes) -> None:
+    path, get = f"/v1/comparisons/{site.small}/report", site.service.client.get
+    answer = get(f"{path}?format={kind}&lang=ko")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
+    assert answer.content.lstrip().startswith(begins)
     assert f'filename="qualab-{site.small}.{kind}"' in answer.headers["content-disposition"]
     assert answer.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
-    again = site.service.client.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    again = get(f"{path}?format={kind}&lang=ko", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert kind in ("pdf", "html") or "판단 보류" in answer.text
-
-
-def test_a_report_that_cannot_be(site: Site) -> None:
-    get = site.service.client.get
     waiting = get("/v1/comparisons?status=queued").json()["entries"][0]["id"]
     assert get(f"/v1/comparisons/{waiting}/report").status_code == 409
     assert get("/v1/comparisons/none/report").status_code == 404
-    assert get(f"/v1/comparisons/{site.small}/report?format=doc").status_code == 422
-
-
-# signing in
+    assert get(f"{path}?format=doc").status_code == 422
 
 
 def test_whoever_is_not_recognized_is_led_to_the_sign_in(guarded: tuple[Service, str]) -> None:
@@ -133,26 +121,15 @@ def test_a_token_that_is_none_opens_nothing_and_tries_are_counted(guarded: tuple
     assert {sign_in(service, token).status_code for _ in range(40)} == {401, 429}
 
 
-def test_a_cookie_of_another_service_here_locks_nobody_out() -> None:
+def test_a_cookie_of_another_service_here_locks_nobody_out(idle: Service) -> None:
     """Cookies know no ports: on this machine another service's comes along."""
-    service = make_service()
-    with service.client:
-        service.client.cookies.set("qualab_token", "qlb_000000000000." + "a" * 43)
-        assert service.client.get("/").status_code == 200
-        assert service.client.get("/v1/comparisons").status_code == 200
+    idle.client.cookies.set("qualab_token", "qlb_000000000000." + "a" * 43)
+    assert [idle.client.get(path).status_code for path in ("/", "/v1/comparisons")] == [200, 200]
 
 
 def test_a_sign_in_leads_nowhere_else(guarded: tuple[Service, str]) -> None:
-    elsewhere = (
-        "//evil.example",
-        "//[::1",
-        "https://evil.example/",
-        "/\\evil.example",
-        "javascript:alert(1)",
-        "/a\nb",
-        "",
-    )
-    for given, path in {"/plan?x=1": "/plan?x=1", **dict.fromkeys(elsewhere, "/")}.items():
+    elsewhere = ("//evil.example", "//[::1", "https://evil.example/", "/\\evil.example", "javascript:alert(1)")
+    for given, path in {"/plan?x=1": "/plan?x=1", **dict.fromkeys((*elsewhere, "/a\nb", ""), "/")}.items():
         page = guarded[0].client.get("/sign-in", params={"next": given})
         assert f'name="next" value="{path}"' in page.text, given
 
@@ -164,9 +141,6 @@ def test_a_form_that_is_too_large_or_has_too_many_fields_is_refused(guarded: tup
     assert large.status_code == 413
     assert "보낸 내용이 너무 큽니다" in large.text
     assert "1000바이트까지" in large.text
-
-
-# words
 
 
 def test_the_browsers_language_is_spoken(site: Site) -> None:
@@ -226,34 +200,29 @@ def test_a_page_says_when_to_come_back(guarded: tuple[Service, str], monkeypatch
 
 
 NONE = Reason("stopped.no-answers", {"total": 5})
+ERROR = {"code": "endpoint-unreachable", "message": "http://h/v1 cannot be reached", "hint": "Start the server"}
 
 
-def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words() -> None:
-    service = make_service()
-    with service.client:
-        failed = service.create(label="x")
-        error = {"code": "endpoint-unreachable", "message": "http://h/v1 cannot be reached", "hint": "Start the server"}
-        put(service.bench.store, failed, status=ComparisonStatus.FAILED, error=error)
-        korean = service.client.get(f"/comparisons/{failed}?lang=ko").text
-        assert "<strong>엔드포인트에 연결할 수 없습니다</strong>" in korean
-        assert '<span lang="en">http://h/v1 cannot be reached</span>' in korean
-        assert "Start the server" in korean
-        english = html.unescape(service.client.get(f"/comparisons/{failed}?lang=en").text)
-        assert error["message"] in english
-        assert error["hint"] in english
-        why = Reason("stopped.arm-fails", {"arm": "candidate", "url": "http://h", "why": NONE, "error": "HTTP 500"})
-        put(service.bench.store, failed, status=ComparisonStatus.STOPPED, stop_reason=why, error={})
-        for path in (f"/comparisons/{failed}", "/"):
-            assert "http://h의 후보 서버가 정상적으로 응답하지 않습니다: 요청 5건 모두에 답이 없음" in (
-                service.client.get(f"{path}?lang=ko").text
-            )
-        assert service.client.get(f"/v1/comparisons/{failed}/verdict").json()["stop_reason"] == {
-            "code": "stopped.arm-fails",
-            "values": {
-                "arm": "candidate",
-                "url": "http://h",
-                "why": {"code": NONE.code, "values": NONE.values},
-                "error": "HTTP 500",
-            },
-            "text": "The candidate at http://h fails: none of 5 requests got an answer; the last error was: HTTP 500",
-        }
+def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words(idle: Service) -> None:
+    def page(path: str) -> str:
+        return html.unescape(idle.client.get(path).text)
+
+    failed = idle.create(label="x")
+    put(idle.bench.store, failed, status=ComparisonStatus.FAILED, error=ERROR)
+    korean, english = page(f"/comparisons/{failed}?lang=ko"), page(f"/comparisons/{failed}?lang=en")
+    assert "<strong>엔드포인트에 연결할 수 없습니다</strong>" in korean
+    assert '<span lang="en">http://h/v1 cannot be reached</span>' in korean
+    assert ERROR["hint"] in korean
+    assert ERROR["message"] in english
+    assert ERROR["hint"] in english
+    values = {"arm": "candidate", "url": "http://h", "why": NONE, "error": "HTTP 500"}
+    stopped = {"stop_reason": Reason("stopped.arm-fails", values), "error": {}}
+    put(idle.bench.store, failed, status=ComparisonStatus.STOPPED, **stopped)
+    for path in (f"/comparisons/{failed}", "/"):
+        shown = page(f"{path}?lang=ko")
+        assert "http://h의 후보 서버가 정상적으로 응답하지 않습니다: 요청 5건 모두에 답이 없음" in shown
+    assert idle.client.get(f"/v1/comparisons/{failed}/verdict").json()["stop_reason"] == {
+        "code": "stopped.arm-fails",
+        "values": values | {"why": {"code": NONE.code, "values": NONE.values}},
+        "text": "The candidate at http://h fails: none of 5 requests got an answer; the last error was: HTTP 500",
+    }

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qualab.model.registry import Scope
 from tests.api.conftest import at_work, make_service, on_a_socket
-from tests.web.conftest import Site, make_site_bench, open_database
+from tests.web.conftest import Site, make_site_bench
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Site]:
-    with open_database(tmp_path) as store:
-        bench = make_site_bench(store)
-        bench.baseline.delay_s = bench.candidate.delay_s = 0.04
-        service = make_service(bench=bench, poll_s=0.05, port=0)
-        with at_work(service.context), service.client, on_a_socket(service) as address:
-            yield Site(address, service)
+def running() -> Iterator[Site]:
+    bench = make_site_bench()
+    bench.baseline.delay_s = bench.candidate.delay_s = 0.04
+    service = make_service(bench=bench, poll_s=0.05, port=0)
+    with at_work(service.context), service.client, on_a_socket(service) as address:
+        yield Site(address, service)
 
 
 def start(site: Site, *, concurrency: int) -> str:

@@ -37,9 +37,6 @@ def names(watched: Watched) -> list[str]:
     return [str(text) for text in watched.page.locator("td.name a").all_inner_texts()]
 
 
-# every page
-
-
 def test_every_page_fits_a_phone_and_names_its_fields(make_page: Make, site: Site) -> None:
     for scheme in ("light", "dark"):
         looked = make_page(viewport={"width": 390, "height": 800}, color_scheme=scheme, may_fail=True)
@@ -110,9 +107,6 @@ def test_korean_is_drawn_whatever_fonts_there_are(make_page: Make, site: Site) -
         assert sum(font["glyphCount"] for font in drawn if not font["familyName"].startswith(latin)) >= n_korean
 
 
-# the list
-
-
 @pytest.fixture(scope="module")
 def long() -> Iterator[Site]:
     """Sixty requests that failed or wait; the labels' order is not that of time."""
@@ -160,9 +154,6 @@ def test_a_list_is_reached_with_the_keyboard(looked: Watched, site: Site) -> Non
     assert {"status", "verdict", "label", "model", "Filter", "Comparison", "release 12", "nightly"} <= set(reached)
 
 
-# one comparison
-
-
 def test_a_comparison_shows_the_reports_own_numbers(looked: Watched, site: Site) -> None:
     looked.open(f"/comparisons/{site.large}")
     report = site.service.client.get(f"/v1/comparisons/{site.large}/report?format=json").json()
@@ -180,9 +171,6 @@ def test_a_comparison_shows_the_reports_own_numbers(looked: Watched, site: Site)
     assert looked.page.get_by_text("Not signed off yet.").count() == 1
     looked.page.get_by_role("link", name="Browse flips", exact=True).click()
     assert looked.page.locator("input[value=flipped]").is_checked()
-
-
-# the calculator
 
 
 def test_the_calculator_answers_while_it_is_changed(looked: Watched) -> None:

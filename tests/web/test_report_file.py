@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,22 @@ from qualab.report.html import render_html
 from tests.render.samples import hostile_report, report
 
 
-@cache
-def content_of(language: Language) -> bytes:
-    return render_html(report(language))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("language", Language)
-def test_it_fits_the_screen_and_asks_nobody(
-    browser: Any, tmp_path: Path, language: Language, width: int, scheme: str
-) -> None:
+def test_it_fits_the_screen_and_asks_nobody(browser: Any, tmp_path: Path, language: Language) -> None:
     path = tmp_path / "report.html"
-    path.write_bytes(content_of(language))
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    path.write_bytes(render_html(report(language)))
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
-    page.goto(path.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.evaluate("document.fonts.size") > 0
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-    assert said == []
-    page.close()
+    for width, scheme in product((390, 1280), ("light", "dark")):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate("document.fonts.size") > 0
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+        assert said == []
+        page.close()
 
 
 def test_what_a_model_answers_does_nothing(browser: Any, tmp_path: Path) -> None:

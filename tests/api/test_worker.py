@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,17 +13,12 @@ import pytest
 from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.service.worker import Worker, carry_out
-from tests.api.conftest import Service, at_work, idle, make_bench, make_service
-from tests.jobs.conftest import wait_for
+from tests.api.conftest import Make, Service, at_work, make_bench
 from tests.store.samples import put
+from tests.waiting import wait_for
 
-__all__ = ["idle"]
 ME, OTHER = "here:1:a", "elsewhere:2:b"
 QUEUED, RUNNING, FINISHED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.FINISHED
-
-
-def make_worker(service: Service) -> Worker:
-    return Worker(service.context)
 
 
 def status(service: Service, comparison_id: str) -> ComparisonStatus:
@@ -33,22 +26,10 @@ def status(service: Service, comparison_id: str) -> ComparisonStatus:
 
 
 @pytest.fixture
-def slow() -> Iterator[Service]:
+def slow(make: Make) -> Service:
     bench = make_bench()
     bench.baseline.delay_s = bench.candidate.delay_s = 0.05
-    service = make_service(bench=bench)
-    with service.client:
-        yield service
-
-
-@contextmanager
-def running(service: Service, worker: Worker, *, n_asked: int = 3) -> Iterator[None]:
-    thread = threading.Thread(target=worker.work)
-    thread.start()
-    wait_for(lambda: len(service.bench.candidate.bodies) >= n_asked, within_s=10.0)
-    yield
-    thread.join(10.0)
-    assert not thread.is_alive()
+    return make(bench=bench)
 
 
 def take(service: Service, runner: str) -> str | None:
@@ -58,7 +39,7 @@ def take(service: Service, runner: str) -> str | None:
 def test_what_is_asked_for_is_run_once_and_was_created_when_it_was_asked_for(idle: Service) -> None:
     comparison_id, asked_at = idle.create(), idle.bench.clock.now()
     idle.bench.clock.instant += timedelta(seconds=60)
-    worker = make_worker(idle)
+    worker = Worker(idle.context)
     assert [worker.work(), worker.work()] == [True, False]
     summary = idle.store.summary(comparison_id)
     assert (summary.status, summary.created_at) == (FINISHED, asked_at)
@@ -87,10 +68,8 @@ def test_a_run_that_is_cancelled_ends_soon_and_goes_on_where_it_was(slow: Servic
     with at_work(slow.context):
         wait_for(lambda: len(slow.bench.candidate.bodies) >= 3)
         slow.client.post(f"/v1/comparisons/{comparison_id}/cancel")
-        began = time.monotonic()
-        while store.runners([comparison_id], now=slow.bench.clock.now(), stale_after_s=30.0):
-            assert time.monotonic() - began < 3.0
-            time.sleep(0.005)
+        now = slow.bench.clock.now()
+        wait_for(lambda: not store.runners([comparison_id], now=now, stale_after_s=30.0), within_s=3.0)
         assert status(slow, comparison_id) is ComparisonStatus.CANCELLED
         stored, asked = store.n_answered(comparison_id)[ArmName.CANDIDATE], len(slow.bench.candidate.bodies)
         assert 0 < stored < 10
@@ -108,25 +87,29 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_runs(slow: Service) ->
     assert (status(slow, comparison_id), slow.context.workers()) == (QUEUED, 0)
     stored, asked = store.n_answered(comparison_id)[ArmName.CANDIDATE], len(slow.bench.candidate.bodies)
     assert 0 < stored < 10
-    make_worker(slow).work()
+    Worker(slow.context).work()
     assert status(slow, comparison_id) is FINISHED
     assert len(slow.bench.candidate.bodies) == asked + 10 - stored
 
 
 def test_a_worker_that_ends_as_it_takes_one_gives_it_back(idle: Service) -> None:
-    comparison_id, worker = idle.create(), make_worker(idle)
+    comparison_id, worker = idle.create(), Worker(idle.context)
     worker.close()
     assert worker.work()
     assert (status(idle, comparison_id), idle.bench.baseline.bodies) == (QUEUED, [])
 
 
 def test_a_worker_whose_comparison_was_taken_over_changes_nothing(slow: Service) -> None:
-    comparison_id, worker = slow.create(concurrency=1), make_worker(slow)
-    with running(slow, worker):
-        late = slow.bench.clock.now() + timedelta(seconds=31)
-        assert slow.bench.store.take(runner=OTHER, now=late, stale_after_s=30.0) == comparison_id
-        taken = slow.store.summary(comparison_id)
-        worker.check()
+    comparison_id, worker = slow.create(concurrency=1), Worker(slow.context)
+    thread = threading.Thread(target=worker.work)
+    thread.start()
+    wait_for(lambda: len(slow.bench.candidate.bodies) >= 3)
+    late = slow.bench.clock.now() + timedelta(seconds=31)
+    assert slow.bench.store.take(runner=OTHER, now=late, stale_after_s=30.0) == comparison_id
+    taken = slow.store.summary(comparison_id)
+    worker.check()
+    thread.join(10.0)
+    assert not thread.is_alive()
     assert slow.store.summary(comparison_id) == taken
     slow.bench.store.heartbeat(comparison_id, runner=OTHER, now=late)
 
@@ -141,7 +124,7 @@ def test_what_kept_it_from_running_is_stored(idle: Service, monkeypatch: pytest.
     errors = []
     for _ in range(2):
         comparison_id = idle.create()
-        make_worker(idle).work()
+        Worker(idle.context).work()
         assert status(idle, comparison_id) is ComparisonStatus.FAILED
         errors.append(idle.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()["error"])
     differs = {"code": "pair-differs", "message": "the arms differ", "hint": "serve the same model"}
@@ -149,12 +132,12 @@ def test_what_kept_it_from_running_is_stored(idle: Service, monkeypatch: pytest.
     assert "inside" in errors[1]["message"]
     unreadable = idle.create()
     put(idle.bench.store, unreadable, request={"model": 5})
-    make_worker(idle).work()
+    Worker(idle.context).work()
     assert status(idle, unreadable) is ComparisonStatus.FAILED
 
 
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qualab.service.worker.FIRST_PAUSE_S", 0.0)
 
 
@@ -169,22 +152,20 @@ def failing(n_failures: int, job: Callable[..., Any], error: StoreError) -> Call
     return call
 
 
-@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("method", ["hold", "request", "create", "claim", "add_answers", "put_analysis"])
 def test_a_database_that_goes_away_is_waited_for(idle: Service, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     store = idle.bench.store
     comparison_id = idle.create()
     monkeypatch.setattr(store, method, failing(3, getattr(store, method), StoreError("away")))
-    make_worker(idle).work()
+    Worker(idle.context).work()
     assert status(idle, comparison_id) is FINISHED
     assert store.n_answered(comparison_id) == {ArmName.BASELINE: 10, ArmName.CANDIDATE: 10}
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_a_full_database_is_not_waited_for(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle.bench.store, "add_answers", failing(9, lambda: 0, StoreFull("no room is left")))
     comparison_id = idle.create()
-    make_worker(idle).work()
+    Worker(idle.context).work()
     summary = idle.store.summary(comparison_id)
     assert (summary.status, summary.error["code"]) == (ComparisonStatus.FAILED, "store-full")
 
@@ -204,7 +185,7 @@ def test_who_measures_speed_has_its_hosts_alone(idle: Service) -> None:
 
 
 def test_after_the_database_was_away_nobody_is_given_up_at_once(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    comparison_id, clock, worker = idle.create(), idle.bench.clock, make_worker(idle)
+    comparison_id, clock, worker = idle.create(), idle.bench.clock, Worker(idle.context)
     assert take(idle, OTHER) == comparison_id
     clock.instant += timedelta(seconds=60)
     worker._beat()
