@@ -79,7 +79,7 @@ A = "sha256:" + "a" * 64
         ({"looks": 1}, "looks must be at least 2"),
         ({"timeout": float("inf")}, "timeout must be at most 86400"),
         ({"timeout": -1}, "timeout must be above 0"),
-        ({"drafter_costs": "draft=-1"}, "drafter_costs must be at least 0"),
+        ({"drafter_costs": "draft=-1"}, r"drafter_costs\.draft must be at least 0"),
         ({"repeats": 2}, "at temperature 0 would ask the same thing"),
         ({"looks": 3, "sequential": True}, "one after the other"),
         ({"noise_floor": {"runs": 10}}, "noise_floor_runs must be at most 9"),

@@ -249,10 +249,10 @@ def test_another_baseline_does_not_go_on(turns: Turns) -> None:
 
 
 def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns: Turns) -> None:
-    comparison_id = turns.take(BASELINE)
+    turns.take(BASELINE)
     turns.stop()
     with pytest.raises(EndpointUnreachable):
-        asyncio.run(resume(turns.both.services, comparison_id, arms=[CANDIDATE]))
+        asyncio.run(resume(turns.both.services, turns.both.comparison.id, arms=[CANDIDATE]))
     assert turns.status is ComparisonStatus.INTERRUPTED
     assert troubles(turns.take(CANDIDATE)) == ()
 
