@@ -310,11 +310,11 @@ PLACE_FIELDS = (
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
 FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
 OPTIONS = tuple(name for name, field in Settings.model_fields.items() if field.description)
-"""What a command line can set."""
+"""Settings that a command line can set."""
 RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
-"""What stored scores can be judged by again."""
+"""Settings by which stored scores can be judged again."""
 PLAN_FIELDS = tuple(name for name in FIELDS if name not in PLACE_FIELDS)
-"""What a plan is made from: another value is another plan."""
+"""Settings that a plan is made from: another value is another plan."""
 
 
 def load(

@@ -1,4 +1,4 @@
-"""Whether the drafter ran, what it drafted in each task, and what else the engines of a comparison tell."""
+"""Decide from the engines' counters and configurations whether the drafter ran, and what it drafted in each task."""
 
 from __future__ import annotations
 
@@ -520,7 +520,7 @@ NAMES_THE_PROCESS = (
 """Patterns of settings that differ between any two processes. SGLang draws its seed where none is set."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Of a Python object among the settings, as vLLM tells `hf_overrides` of a draft model: another in each process."""
+"""Matches a Python object's address in a setting (vLLM's `hf_overrides` of a draft model): it differs by process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

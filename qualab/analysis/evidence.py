@@ -56,10 +56,10 @@ class Bounds:
     intervals: tuple[IntervalOf | None, ...]
     """At 1 − 2 alpha; then at each further one-sided level that was asked for."""
     pvalue_equivalence: float | None = None
-    """Of the tests that the objective takes, like the next two."""
+    """By the tests that the objective takes, like the next two."""
     pvalue_equivalence_exact: float | None = None
     pvalue_equivalence_bounded: float | None = None
-    """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
+    """By Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
     standard_error: float | None = None
     degrees_of_freedom: float | None = None
     design_effect: float = 1.0

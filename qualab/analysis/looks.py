@@ -42,7 +42,7 @@ class LookData:
     looks: LookPlan
     scores: Scores
     layout: Layout
-    """Of the items asked so far, without answers that both arms lack for the same reason."""
+    """Pairs of the items asked so far, without answers that both arms lack for the same reason."""
     streams: Streams
     number: int
     before: Sequence[Look]

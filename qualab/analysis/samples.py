@@ -81,7 +81,7 @@ class Places:
     numbers: IntArray
     """Unique within the comparison."""
     units: IntArray
-    """What stands and falls together: the cluster, else the item with its repeats. Unique within the comparison."""
+    """Name of the group that stands and falls together: the cluster, else the item with its repeats. Unique."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,7 +138,7 @@ def input_hash(
 
 
 ROUNDING = 1e-9
-"""What a score may lie outside of its range, in shares of it."""
+"""Largest excess over its range that a score may have, as a share of the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,7 +274,7 @@ _FILLED_AS_RIGHT: Mapping[MissingPolicy, tuple[bool, bool]] = {
     MissingPolicy.AGAINST_CANDIDATE: (True, False),
     MissingPolicy.AGAINST_BASELINE: (False, True),
 }
-"""Whether a missing answer of the baseline, and of the candidate, counts as right."""
+"""Tells whether a missing answer of the baseline, and of the candidate, counts as right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ Allow = Annotated[str | None, typer.Option(help="Findings to let stand, as fewsh
 PlanHash = Annotated[str | None, typer.Option(help="Plan of a later `qualab compare`, by its hash's beginning.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
 Database = Annotated[str | None, typer.Option("--db", help="SQLite file or database URL (QUALAB_DB).")]
-"""The same option as in Settings, whose import takes longer than `qualab list`."""
+"""Repeats the option of Settings, whose import takes longer than `qualab list`."""
 Given = Mapping[str, Any]
 """The settings that the command line holds, by name."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
-"""What requests may reach: give the service and its workers the same."""
+"""Limits of what requests may reach: give the service and its workers the same."""
 SHOWN = ("id", "name", "scope", "created_at", "expires_at", "revoked_at")
 """Parts of a token; never its secret."""
 LOOK_S = 0.2

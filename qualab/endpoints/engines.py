@@ -1,4 +1,4 @@
-"""What inference engines say of themselves: their configuration, and their counters in /metrics.
+"""Read what inference engines tell of themselves: their configuration, and their counters in /metrics.
 
 Sources: vLLM 0.32 vllm/v1/spec_decode/metrics.py (no series of drafts without a drafter; the inter-token latency has
 one entry a request and step, so that the tokens of a round share one); llama.cpp's server (all series always, at 0);
@@ -49,7 +49,7 @@ SLOW_PROBE_TIMEOUT_S = 60.0
 LLAMA_HIDDEN = ("media_marker", "ui_settings")
 """Properties of llama.cpp's server that are drawn at random or belong to its web page."""
 SGLANG_HIDDEN = ("internal_states", "api_key", "admin_api_key", "ssl_keyfile_password", "kv_events")
-"""What SGLang tells of its state, and its keys, which are kept nowhere."""
+"""Fields of SGLang's state and its keys, which are stored nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class EngineProbe:
         self._root = root
         self._transport = transport
         self.speculation: Speculation | None = None
-        """As the configuration has it; None where it does not tell, or was not asked."""
+        """Value in the configuration; None where it does not tell, or was not asked."""
         self._added: Drafting | None = None
         """Drafting in TensorRT-LLM's iterations, added up over reads."""
 

@@ -70,7 +70,7 @@ class Failure(Exception):
     retry: bool = field(default=True, kw_only=True)
     """False where asking again cannot help."""
     is_backpressure: bool = field(default=False, kw_only=True)
-    """Whether the server only asks to wait."""
+    """True where the server only asks to wait."""
     retry_after_s: float | None = field(default=None, kw_only=True)
     sending: Sending = field(init=False)
 

@@ -39,7 +39,7 @@ class LoadedTask:
     task: Any
     """lm-eval's object."""
     docs: Sequence[Mapping[str, Any]]
-    """As lm-eval's functions take them."""
+    """In the form that lm-eval's functions take."""
     plain_docs: Sequence[JsonObject]
     """The same, JSON-able."""
     cluster: tuple[str, ...]

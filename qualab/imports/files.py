@@ -27,9 +27,9 @@ NOT_LOGS = {
     (b"<!doctype", b"<html"): ("is an HTML page, not the file itself", "Download the file, not the page that shows it"),
     (b"\xff\xfe", b"\xfe\xff"): ("is UTF-16 text", "Save it as UTF-8"),
 }
-"""What a download or an editor leaves in place of a log: how it begins -> what it is, and what to do."""
+"""Files that a download or an editor leaves in place of a log: first bytes -> what it is, and what to do."""
 DATE = r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)"
-"""As lm-eval and lighteval write it into file names."""
+"""Matches the time that lm-eval and lighteval write into file names."""
 PARQUET_ROWS = 500
 """In memory at a time."""
 

@@ -30,7 +30,7 @@ ZSTD = 93
 """Zip's number of the method, which zipfile knows from Python 3.14 on."""
 LOCAL_HEADER = 30
 WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-"""What Inspect's own value_to_float makes of them; the letters are correct, incorrect, partial and no answer."""
+"""Values by Inspect's own value_to_float; the letters are correct, incorrect, partial and no answer."""
 
 
 def open_inspect(path: Path, *, run: str = "") -> Log | None:

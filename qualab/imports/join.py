@@ -25,7 +25,7 @@ from qualab.model.plan import FindingCode, Plan, TaskJoin
 
 T = TypeVar("T")
 NO_ROW = -1
-"""Of an item that its log has lost: no row has this number."""
+"""Number of an item that its log has lost: no row has it."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Evidence:
     pvalue_unpaired: float | None
     pvalue_clustered_mcnemar: float | None
     pvalue_equivalence: float | None
-    """Of the tests at the margin that the plan's objective takes: the larger of two, or the one against a loss."""
+    """From the tests at the margin that the objective takes: the larger of two, or the one against a loss."""
     pvalue_equivalence_exact: float | None
     """The exact unconditional guard of 0/1 scores without clusters, likewise."""
     standard_error: float | None
@@ -99,10 +99,10 @@ class Evidence:
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: Reason | None
     pvalue_equivalence_bounded: float | None = None
-    """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
+    """From Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
     agree where 0/1 scores stand in clusters. None for other kinds."""
     items_needed_range: ItemsRange | None = None
-    """The same over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
+    """Items needed over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
     items_needed_observed: int | None = None
     """If the observed difference is the true one; None also where that is the margin or more."""
     items_needed_observed_range: ItemsRange | None = None
@@ -159,9 +159,9 @@ class MetricLook:
     interval: IntervalOf | None = None
     """At the level of the boundary: a repeated confidence interval."""
     statistic: float | None = None
-    """Of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
+    """Statistic of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
     boundary: float | None = None
-    """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
+    """Value that the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
     pvalue_loss: float | None = None
     pvalue_gain: float | None = None
     harm_boundary: float | None = None

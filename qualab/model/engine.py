@@ -130,7 +130,7 @@ class Engine(EngineIdentity):
     counters: Counters | None = None
     has_metrics: bool = False
     names: tuple[str, ...] = ()
-    """What its answers may call the model: as it was asked for, as the engine lists it, as it answered trials."""
+    """Names of the model that its answers may give: as asked for, as the engine lists it, as it answered trials."""
 
     @property
     def tells_drafter(self) -> bool:
@@ -188,8 +188,7 @@ class FirstTokens:
     pairs: PairKind
     n_differ: int
     places: tuple[tuple[int, int, int | None], ...]
-    """Of those that were tokenized: the item's position, the repeat, and the first token (from 0) that is another; None
-    where all tokens are the same."""
+    """Item's position, repeat and first different token (from 0; None where all are the same) of tokenized pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +331,7 @@ class TaskDrafting:
     break_even_margin: float | None = None
     """Mean length minus break-even length: drafting pays above 0. By the plan's costs, else by `round_cost`."""
     round_cost: float | None = None
-    """What a round costs beyond a step of the baseline, in such steps: draft cost and overhead together, as estimated
+    """Cost of a round beyond a step of the baseline, in such steps: draft cost and overhead together, as estimated
     from both engines' decode times in this task. None where these are not told."""
 
     @property

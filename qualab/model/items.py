@@ -55,7 +55,7 @@ class Item:
 
     @property
     def id(self) -> str:
-        """As "gsm8k/17"."""
+        """For example "gsm8k/17"."""
         return f"{self.task}/{self.doc_id}"
 
 
@@ -79,7 +79,7 @@ class Reply:
     completion_tokens: int | None
     attempts: int
     latency_s: float
-    """Of the last attempt, from sending to the whole body."""
+    """Latency of the last attempt, from sending to the whole body."""
     sent_at: datetime
     system_fingerprint: str
     error: str
@@ -146,7 +146,7 @@ class Outcome:
     baseline: float | None
     candidate: float | None
     different_text: bool
-    """Whether both arms answered, and not with the same bytes. Always False for log-likelihoods."""
+    """True where both arms answered with different bytes. Always False for log-likelihoods."""
     length: int
 
 

@@ -89,7 +89,7 @@ class LoggedRun:
     plan: JsonObject | None = None
     plan_hash: str = ""
     exported_from: str = ""
-    """As "ID/baseline": which run of which comparison this is."""
+    """For example "ID/baseline": which run of which comparison this is."""
 
     def task(self, name: str) -> LoggedTask:
         """Empty settings where the log has none."""

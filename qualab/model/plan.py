@@ -33,7 +33,7 @@ class Pins:
     """The image and checkpoint that both arms run; empty where the plan does not say."""
 
     image: str = ""
-    """As "store/name@sha256:...". A name with a tag alone may be another image tomorrow."""
+    """For example "store/name@sha256:...". A name with a tag alone may be another image tomorrow."""
     revision: str = ""
     checkpoint_hash: str = ""
 
@@ -198,7 +198,7 @@ class MetricSpec:
 
     @property
     def id(self) -> str:
-        """As "gsm8k/exact_match,strict-match"."""
+        """For example "gsm8k/exact_match,strict-match"."""
         return f"{self.task}/{self.key}"
 
 
@@ -286,9 +286,9 @@ class DecisionRule:
     min_accepted_share: float = 0.0
     """A comparison whose candidate accepts a smaller share of the draft tokens in some task is INVALID."""
     allow_unobserved: bool = False
-    """Whether a verdict may stand where nothing tells that the drafter ran."""
+    """True where a verdict may stand although nothing tells that the drafter ran."""
     strict: bool = False
-    """Whether a loss that the adjusted p shows is a REGRESSION inside the margin too, and a gain an IMPROVEMENT."""
+    """True where a loss that the adjusted p shows is a REGRESSION inside the margin too, and a gain an IMPROVEMENT."""
 
     def missing_cap(self, *, is_primary: bool) -> float:
         """Share of pairs without an answer above which a comparison is INVALID."""
@@ -303,7 +303,7 @@ class MetricRule(DecisionRule):
 
     @property
     def sides(self) -> tuple[bool, bool]:
-        """Whether the tests against −margin and +margin have to reject."""
+        """Tell whether the tests against −margin and +margin have to reject."""
         if self.objective is Objective.EQUIVALENCE:
             return True, True
         return self.higher_is_better, not self.higher_is_better
@@ -380,7 +380,7 @@ class Plan:
     imported: Imported | None = None
     """None where qualab asked the endpoints itself: the plan was made before the data."""
     sequential: bool = False
-    """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
+    """True where the candidate is asked after the baseline, on a device that holds one of them."""
     schema: int = 2
 
     @property

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Scope(StrEnum):
-    """What a token permits. Each scope includes the ones before it."""
+    """Permissions of a token. Each scope includes the ones before it."""
 
     READ = "read"
     RUN = "run"
@@ -108,7 +108,7 @@ class ComparisonSummary:
     n_items_asked: int | None = None
     """Items that were asked where a look ended the run; None where all are."""
     experiment: JsonObject | None = None
-    """What the service was asked for; only where one comparison is read, and none at a command line."""
+    """The request to the service; only where one comparison is read, and none at a command line."""
 
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property

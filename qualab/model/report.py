@@ -13,7 +13,7 @@ from qualab.model.reason import Reason
 
 
 class Tone(StrEnum):
-    """What a verdict means to a reader, shown by a mark as well as a colour."""
+    """Meaning of a verdict to a reader, shown by a mark as well as a colour."""
 
     GOOD = "good"
     BAD = "bad"

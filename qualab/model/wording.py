@@ -80,12 +80,12 @@ def visible_text(text: str) -> str:
 
 
 def line_text(text: str) -> str:
-    """The same on one line: line ends and tabs are named, too."""
+    """Name unprintable characters, line ends and tabs, so that the text stays on one line."""
     return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def is_one_line(text: str) -> bool:
-    """Whether every character has a shape, and none begins another line: what lists and terminals can show."""
+    """Tell whether every character has a shape and none begins another line."""
     return line_text(text) == text
 
 

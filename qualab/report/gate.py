@@ -15,7 +15,7 @@ from qualab.report.scores import metric_table
 from qualab.report.words import ENGLISH
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, not even escaped."""
+"""Characters that XML 1.0 cannot hold, not even escaped."""
 OUTCOMES = {
     Verdict.REGRESSION: "failure",
     Verdict.INVALID: "error",

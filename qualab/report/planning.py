@@ -1,4 +1,4 @@
-"""What a plan's items can prove, as blocks of a report, in English."""
+"""Write what a plan's items can prove as blocks of a report, in English."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scores show: all metrics, power, looks, and what missing answers change."""
+"""Write the scores' sections: all metrics, power, looks, and what missing answers change."""
 
 from __future__ import annotations
 

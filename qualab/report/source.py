@@ -1,4 +1,4 @@
-"""What a report is made from, and the cells and tables of its sections."""
+"""Hold what a report is made from; make the cells and tables of its sections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Flip:
     change: ScoreFlip
     answers: Sequence[Answer]
     extracted: Sequence[str]
-    """What the filters made of both answers; empty where the metric's scores do not hold it."""
+    """Answers that the filters extracted in both arms; empty where the metric's scores do not hold them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Flips:
     n_worst: int
     """Losses, or gains."""
     shown: tuple[Flip, ...]
-    """Of tasks that generate."""
+    """For tasks that generate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Source:
 
     @property
     def is_after_data(self) -> bool:
-        """Whether the analysis follows a plan that was made after the data."""
+        """True where the analysis follows a plan that was made after the data."""
         return self.analysis.plan_hash != self.comparison.plan_hash
 
     @property

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
-"""Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
+"""Errors of a service that answered before: it is away or busy, or a proxy speaks in its place for a while."""
 
 
 @dataclass(frozen=True, slots=True)

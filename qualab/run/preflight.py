@@ -69,7 +69,7 @@ TELLING = {
     EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total",
     EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true",
 }
-"""What makes open metrics count drafts."""
+"""Setting that makes open metrics count drafts."""
 ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
 """Settings that an engine measures anew at each start; the others follow from the drafter alone."""
 

@@ -147,7 +147,7 @@ class Rescored:
     metrics: tuple[MetricChange, ...]
     scores: tuple[ChangedScore, ...]
     analysis: Analysis
-    """Of the new scores; under the plan with the installed tasks."""
+    """Analysis of the new scores, under the plan with the installed tasks."""
     is_stored: bool
 
 

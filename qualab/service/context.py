@@ -47,12 +47,12 @@ class ComparisonRequest:
     frozen: FrozenPlan | None
     accept_underpowered: bool
     is_exclusive: bool
-    """Whether no other comparison may use its hosts meanwhile."""
+    """True where no other comparison may use its hosts meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What every use case of the service needs."""
+    """Hold what every use case of the service needs."""
 
     services: Services
     settings: ServiceSettings

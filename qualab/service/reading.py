@@ -1,4 +1,4 @@
-"""What REST and pages show of stored comparisons, and how far one under way is."""
+"""Read what REST and pages show of stored comparisons, and how far one under way is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PHASES = {
     ComparisonStatus.RUNNING: "asking",
     ComparisonStatus.ANSWERED: "scoring and analysing",
 }
-"""What a comparison does in a status that does not say it itself."""
+"""Phases of statuses that do not name them."""
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
 
 
@@ -49,7 +49,7 @@ class Progress:
     unanswered: dict[ArmName, int]
     """Requests that came back without an answer."""
     n_requests: int | None
-    """Of each arm; None while there is no plan."""
+    """Requests of each arm; None while there is no plan."""
     rate: float | None
     """Answers a second of both arms, lately; None at first."""
     eta_s: float | None
@@ -151,7 +151,7 @@ class RequestBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetail:
-    """What one arm said."""
+    """Answer of one arm."""
 
     arm: ArmName
     choice: int

@@ -81,7 +81,7 @@ Numbers = Annotated[dict[str, float], BeforeValidator(_by_name, json_schema_inpu
 
 
 class Assumptions(BaseModel):
-    """What is assumed of the items: a number for all, or numbers by benchmark, task or metric."""
+    """Assumption about the items: a number for all, or numbers by benchmark, task or metric."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -92,7 +92,7 @@ class Assumptions(BaseModel):
 
 
 class PlanRequest(BaseModel):
-    """What stands beside the experiment's settings where a plan is asked for."""
+    """Fields beside the experiment's settings where a plan is asked for."""
 
     model_config = ConfigDict(strict=True)
 
@@ -102,13 +102,13 @@ class PlanRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComputed:
-    """What items can prove, and the plan frozen."""
+    """Answer of a planning request: what items can prove, and the frozen plan."""
 
     plan_hash: str
     document: JsonObject | None
     """The content of a plan file, to run; None where no model is named."""
     planning: JsonObject
-    """As `qualab plan --format json`."""
+    """The document of `qualab plan --format json`."""
 
 
 def compute_plan(context: Context, body: JsonObject, *, caller: str) -> PlanComputed:

@@ -25,7 +25,7 @@ def _repeated(option: str, description: str, default: Any = ()) -> Any:
 
 
 class ServiceSettings(BaseSettings):
-    """What requests may reach is closed unless it is named here. A field with a description is an option."""
+    """Settings of the service: requests reach only what is named here. A field with a description is an option."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -61,7 +61,7 @@ class ServiceSettings(BaseSettings):
     planning_timeout_s: float = Field(30.0, gt=0)
     """How long a request waits for tasks to be loaded."""
     max_tasks: int = Field(250, ge=1)
-    """Of one plan, groups counted by what they hold."""
+    """Tasks of one plan, groups counted by what they hold."""
     threads: int = Field(16, ge=1)
     """Requests that may use the database at once."""
     host_concurrency: int = Field(64, ge=1)

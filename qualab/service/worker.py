@@ -122,7 +122,7 @@ class Worker:
         self._set_clock = set_clock
         self._ended = threading.Event()
         self._running: tuple[str, Callable[[], object]] | None = None
-        """What is being run, and how to cancel it from another thread."""
+        """The comparison being run, and how to cancel it from another thread."""
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]

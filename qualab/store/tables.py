@@ -299,7 +299,7 @@ outcome = sa.Table(
     sa.CheckConstraint("(change = 'unknown') = (baseline IS NULL OR candidate IS NULL)", name="values"),
     sa.Index(None, "comparison_key", "change", "position", "repeat"),
 )
-"""What became of one item and repeat in both arms."""
+"""Outcome of one item and repeat in both arms."""
 
 look = sa.Table(
     "look",
@@ -321,7 +321,7 @@ observation = sa.Table(
     sa.Column("body", PlainText, nullable=False),
     sa.PrimaryKeyConstraint("comparison_key", "number"),
 )
-"""What the engines said before and during a run: added in order, never changed. `body` is canonical JSON."""
+"""Observations of the engines before and during a run: added in order, never changed. `body` is canonical JSON."""
 
 analysis = sa.Table(
     "analysis",

@@ -120,7 +120,7 @@ OF_HTTP: Mapping[int, tuple[str, str, str]] = {
 }
 """Code, hint and the part at fault of errors about the HTTP request itself."""
 OF_INPUT = {"extra_forbidden": "is unknown here: /openapi.json names what is known", "missing": "is needed"}
-"""What is allowed, by pydantic's kind of error, where its own message does not say."""
+"""Allowed values by pydantic's kind of error, where its own message does not tell."""
 
 
 def problem_of(error: Exception) -> Problem:

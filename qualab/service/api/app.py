@@ -33,7 +33,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class StateCollector(Collector):
-    """What the database and the queue hold, read when Prometheus asks."""
+    """Metrics of the database and the queue, read when Prometheus asks."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -54,7 +54,7 @@ class Side(NamedTuple):
     """The first word that differs; empty where none does."""
     rest: str
     has_ended: bool
-    """Whether the text ends where the other goes on."""
+    """True where the text ends and the other goes on."""
 
 
 class Pair(NamedTuple):
@@ -167,7 +167,7 @@ class ScoreLine(NamedTuple):
     candidate: float | None
     change: Change
     extracted: tuple[str, str]
-    """What was taken out of each answer, where the score holds it; empty otherwise."""
+    """Extracted answers, where the score holds them; empty otherwise."""
 
 
 def score_lines(item: Item, comparison: Comparison, scores: Sequence[Score]) -> Iterator[ScoreLine]:

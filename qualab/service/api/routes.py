@@ -113,7 +113,7 @@ class SignOffRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightDetail:
-    """What both arms said of themselves before the first item."""
+    """Show what both arms said of themselves before the first item."""
 
     engines: dict[ArmName, Engine]
     differences: tuple[Difference, ...]

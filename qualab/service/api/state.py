@@ -1,4 +1,4 @@
-"""What every route shares: the app's state, who asks, the request's body, and event streams."""
+"""Shared by all routes: the app's state, the caller, the request's body, and event streams."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ Runner = Annotated[Call, Security(recognize, scopes=[Scope.RUN])]
 Admin = Annotated[Call, Security(recognize, scopes=[Scope.ADMIN])]
 
 MOST_LEVELS = 50
-"""Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
+"""Depth limit of a body, where nothing needs ten levels: checks and hashes recurse through it."""
 
 
 async def json_object(request: Request) -> JsonObject:
