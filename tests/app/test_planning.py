@@ -333,7 +333,7 @@ EDITED, OTHER = r"was edited.*run `qualab plan` again", r"made by another versio
         (lambda document: document["plan"]["rule"].update(another=1), EDITED),
         (lambda document: document["plan"]["assumptions"].update(joint_power=0.99), EDITED),
         (lambda document: document.update(hash="0" * 64), EDITED),
-        (lambda document: document["plan"].pop("suite"), OTHER),
+        *((lambda document, name=name: document["plan"].pop(name), OTHER) for name in ("suite", "sequential")),
         (lambda document: document["plan"].update(later=1), OTHER),
         *((lambda document, name=name: document.pop(name), "not a whole plan file") for name in PARTS),
     ],
@@ -404,9 +404,8 @@ async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_o
     bench = Bench.of(200, off=answer, on=other_for(range(20)))
     analysis = await bench.run(noise_floor=NoisePlan(runs=1, concurrency=2))
     found = planned_from(pilot_of(bench.store, analysis.comparison_id), 200)
-    (one,) = found.metrics
+    (one,), (alone,) = found.metrics, planned({"sums": 200}, Given(discordance={"": 0.04})).metrics
     assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)
-    alone = planned_suite(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04})).metrics[0]
     assert one.mde_beyond_noise == alone.mde_beyond_noise
     assert one.mde != alone.mde
     assert any("differ in 4.0 %" in note for note in english(found.caveats))
