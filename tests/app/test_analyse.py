@@ -14,13 +14,7 @@ from qualab.analysis.judge import Judgement, conclude, judge, policy_results
 from qualab.analysis.missing import lost_pairs
 from qualab.analysis.ruling import suspicions
 from qualab.analysis.samples import MeanSample, MissingCount, Streams
-from qualab.model.comparison import (
-    Evidence,
-    GlobalTest,
-    MetricResult,
-    MissingSummary,
-    PolicyResult,
-)
+from qualab.model.comparison import Evidence, GlobalTest, MetricResult, MissingSummary, PolicyResult
 from qualab.model.names import MetricKind, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule, MetricRule, Plan
 from qualab.model.reason import Reason
@@ -87,20 +81,16 @@ def test_a_metric_gets_the_verdict_of_the_table(found: MeanSample, verdict: Verd
     assert says in english(judgement.reason)
 
 
-@pytest.mark.parametrize(
-    ("rule", "lost_off", "lost_on", "differences"),
-    [
-        (RULE, 4, 1, (0.0, 0.03, -0.01, 0.04)),
-        (replace(RULE, higher_is_better=False), 0, 5, (0.0, 0.0, 0.0, -0.05)),  # missing scores the most, as the others
-    ],
-)
-def test_each_policy_treats_a_missing_answer_as_its_name_says(
-    rule: MetricRule, lost_off: int, lost_on: int, differences: tuple[float, ...]
-) -> None:
-    found = {one.policy: one.difference for one in policies_of(sample(100, lost_off=lost_off, lost_on=lost_on), rule)}
+def test_each_policy_treats_a_missing_answer_as_its_name_says() -> None:
     policies = (MissingPolicy.COMPLETE, MissingPolicy.WRONG)
     policies += (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
-    assert [found[policy] for policy in policies] == pytest.approx(differences)
+    for rule, lost_off, lost_on, differences in (
+        (RULE, 4, 1, (0.0, 0.03, -0.01, 0.04)),
+        (replace(RULE, higher_is_better=False), 0, 5, (0.0, 0.0, 0.0, -0.05)),  # missing scores the most, as the others
+    ):
+        results = policies_of(sample(100, lost_off=lost_off, lost_on=lost_on), rule)
+        found = {one.policy: one.difference for one in results}
+        assert [found[policy] for policy in policies] == pytest.approx(differences)
 
 
 @pytest.mark.parametrize(("n_lost", "lost", "gained"), [(0, 0, 0), (2, 2, 2), (4, 4, 2), (9, 4, 2), (None, 4, 2)])
@@ -229,17 +219,13 @@ def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() ->
 
 
 def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> None:
+    def needed(discordance: float, difference: float = 0.0) -> int:
+        return items_needed(discordance=discordance, difference=difference, margin=0.02, power=0.8, is_guarded=True)
+
     judgement = judged(sample(900, 24, 33))
-    sized = judgement.evidence
-    assert sized.items_needed is not None
-    assert sized.items_needed_range.low < sized.items_needed < sized.items_needed_range.high
-    assert sized.items_needed == items_needed(discordance=57 / 900, margin=0.02, power=0.8, is_guarded=True)
-    low, high = clopper_pearson(57, 900, confidence_level=0.9)
-    for share, n in ((low, sized.items_needed_range.low), (high, sized.items_needed_range.high)):
-        assert n == items_needed(discordance=share, margin=0.02, power=0.8, is_guarded=True)
-    assert sized.items_needed_observed == items_needed(
-        discordance=57 / 900, difference=-0.01, margin=0.02, power=0.8, is_guarded=True
-    )
+    sized, (low, high) = judgement.evidence, clopper_pearson(57, 900, confidence_level=0.9)
+    assert (sized.items_needed, sized.items_needed_observed) == (needed(57 / 900), needed(57 / 900, -0.01))
+    assert (sized.items_needed_range.low, sized.items_needed_range.high) == (needed(low), needed(high))
     said = english(judgement.reason)
     assert "needs about 1,397 (1,128 to 1,706) items at this discordance and no true difference, about 3,9" in said
     assert said.endswith(" if the difference of −1.00 pp is real")
@@ -251,37 +237,27 @@ def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> 
     assert english(lost.reason).endswith("; more items will not prove it if the difference of −5.00 pp is real")
 
 
-@pytest.mark.parametrize(
-    ("difference", "pvalue", "is_said"), [(-0.003, 0.01, True), (-0.003, 0.2, False), (0.003, 0.01, False)]
-)
-def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
-    difference: float, pvalue: float, is_said: bool
-) -> None:
-    test = GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0)
-    suite = replace(ANALYSIS.suite, global_test=test)
-    verdict, reasons = concluded(EQUAL, suite=suite)
-    assert verdict is Verdict.EQUIVALENT
-    said = "over all 3 metrics together the candidate is worse by 0.30 pp"
-    assert any(said in one for one in reasons) is is_said
+def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict() -> None:
+    for difference, pvalue, is_said in ((-0.003, 0.01, True), (-0.003, 0.2, False), (0.003, 0.01, False)):
+        test = GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0)
+        verdict, reasons = concluded(EQUAL, suite=replace(ANALYSIS.suite, global_test=test))
+        assert verdict is Verdict.EQUIVALENT
+        said = "over all 3 metrics together the candidate is worse by 0.30 pp"
+        assert any(said in one for one in reasons) is is_said
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate", "chance", "said"),
+    ("values", "said"),
     [
-        (0.0, 0.0, None, "at 0"),
-        (1.0, 1.0, 0.25, "at 1"),
-        (0.2, 0.24, 0.25, "below chance (25.0 %)"),
-        (0.2, 0.25, 0.25, ""),
-        (0.0, 0.1, None, ""),
-        (1.0, 0.99, None, ""),
-        (None, None, 0.25, ""),
+        ((0.0, 0.0, None), "at 0"),
+        ((1.0, 1.0, 0.25), "at 1"),
+        ((0.2, 0.24, 0.25), "below chance (25.0 %)"),
+        *((values, "") for values in ((0.2, 0.25, 0.25), (0.0, 0.1, None), (1.0, 0.99, None), (None, None, 0.25))),
     ],
 )
-def test_what_a_broken_scorer_looks_like(
-    baseline: float | None, candidate: float | None, chance: float | None, said: str
-) -> None:
-    values = {"baseline": baseline, "candidate": candidate, "chance": chance}
-    row = replace(ANALYSIS.metrics[0], id="a/b", is_primary=True, **values)
+def test_what_a_broken_scorer_looks_like(values: tuple[float | None, ...], said: str) -> None:
+    own = dict(zip(("baseline", "candidate", "chance"), values, strict=True))
+    row = replace(ANALYSIS.metrics[0], id="a/b", is_primary=True, **own)
     expected = [f"a/b: both arms are {said}, as a broken scorer or filter would have them"] if said else []
     assert list(english(suspicions([row]))) == expected
     assert list(suspicions([replace(row, is_primary=False)])) == []
@@ -325,16 +301,11 @@ def test_non_inferiority_looks_at_a_loss_alone(gains: int, losses: int, n_items:
     assert (both is Verdict.EQUIVALENT) <= (verdict is Verdict.NON_INFERIOR)
 
 
-def test_what_a_loss_bound_proves_and_needs_is_one_sided() -> None:
+def test_a_loss_alone_minds_no_answer_that_could_hide_a_gain_and_says_a_real_gain_without_a_margin_it_has_not() -> None:
     one, two = (judged(sample(600, 17, 19), rule) for rule in (BETTER, RULE))
     assert one.evidence.provable_margin == two.evidence.provable_margin  # the loss is the farther side here
     assert one.evidence.items_needed < two.evidence.items_needed
-    reason = english(one.reason)
-    assert "prove −2.0" in reason or "prove −1." in reason
-    assert "−2.00 pp needs about" in reason
-
-
-def test_a_loss_alone_minds_no_answer_that_could_hide_a_gain_and_says_a_real_gain_without_a_margin_it_has_not() -> None:
+    assert "−2.00 pp needs about" in english(one.reason)
     assert judged(sample(600, lost_off=20)).verdict is Verdict.INCONCLUSIVE
     assert judged(sample(600, lost_off=20), BETTER).verdict is Verdict.NON_INFERIOR
     assert judged(sample(600, lost_on=20), BETTER).verdict is Verdict.INCONCLUSIVE
@@ -356,16 +327,12 @@ async def test_a_metric_is_judged_by_its_own_margin() -> None:
 @pytest.mark.parametrize(
     ("gains", "losses", "n_items", "changes", "verdict"),
     [
-        (5, 6, 1319, {}, Verdict.EQUIVALENT),
         (17, 19, 600, {}, Verdict.INCONCLUSIVE),
         (2, 30, 600, {}, Verdict.REGRESSION),
         (1, 8, 200, {}, Verdict.REGRESSION),
-        (10, 40, 5000, {}, Verdict.EQUIVALENT),
         (10, 40, 5000, {"strict": True}, Verdict.REGRESSION),
-        (40, 10, 5000, {}, Verdict.EQUIVALENT),
         (40, 10, 5000, {"strict": True}, Verdict.IMPROVEMENT),
         (30, 2, 600, {}, Verdict.IMPROVEMENT),
-        (0, 0, 10, {}, Verdict.INCONCLUSIVE),
         (0, 0, 148, {}, Verdict.INCONCLUSIVE),
         (0, 0, 149, {}, Verdict.EQUIVALENT),
         (0, 0, 149, {"strict": True}, Verdict.EQUIVALENT),
@@ -395,10 +362,8 @@ def test_a_terminal_and_a_comparison_judge_alike(
 
 
 def test_where_less_is_better_a_rise_is_the_loss_inside_the_margin() -> None:
-    rule = MetricRule(margin=0.02, higher_is_better=False)
-    verdict, reason, _ = judged(sample(5000, 40, 10), rule)
-    said = "a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin"
-    assert (verdict, english(reason)) == (Verdict.EQUIVALENT, said)
-    verdict, reason, _ = judged(sample(5000, 40, 10), replace(rule, strict=True))
-    assert verdict is Verdict.REGRESSION
-    assert "the plan is strict" in english(reason)
+    rule = replace(RULE, higher_is_better=False)
+    inside, strict = (judged(sample(5000, 40, 10), one) for one in (rule, replace(rule, strict=True)))
+    assert (inside.verdict, strict.verdict) == (Verdict.EQUIVALENT, Verdict.REGRESSION)
+    assert english(inside.reason) == "a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin"
+    assert "the plan is strict" in english(strict.reason)

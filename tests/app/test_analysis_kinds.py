@@ -16,7 +16,7 @@ from qualab.analysis.evidence import with_items_needed
 from qualab.analysis.summaries import Summary
 from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.items import Score
-from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, Verdict
+from qualab.model.names import EvidenceKind, MetricKind, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule, MetricRule, MetricSpec
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.clustered import clustered_equivalence
@@ -24,13 +24,12 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 from qualab.stats.interval import score_interval, tango
 from qualab.stats.mean import mean_difference
-from tests.app.fakes import generation, metric_spec, task_spec
+from tests.app.fakes import BASELINE, CANDIDATE, generation, metric_spec, task_spec
 from tests.fresh_store import fresh_store
 from tests.said import KOREAN, english
 from tests.stats.reference import macro_f1
 from tests.store.samples import make_comparison, make_plan
 
-OFF, ON = ArmName.BASELINE, ArmName.CANDIDATE
 Values = Sequence[Any]
 """One task's scores in one arm by document; None is missing. With repeats, a list a document."""
 
@@ -50,7 +49,7 @@ class Column:
         return metric_spec(self.task, name=self.name, kind=self.kind, higher_is_better=self.higher_is_better)
 
     def scores(self, positions: Mapping[tuple[str, int], int], *, repeats: int) -> Iterator[Score]:
-        for arm, values in ((OFF, self.off), (ON, self.on)):
+        for arm, values in ((BASELINE, self.off), (CANDIDATE, self.on)):
             for doc, value in enumerate(values):
                 for repeat, one in enumerate(value if repeats > 1 else [value]):
                     if one is None:
@@ -125,7 +124,7 @@ def test_items_without_clusters_get_mcnemar_and_tango() -> None:
     assert row_of(*arms, clusters=[f"c{n}" for n in range(200)]).evidence == evidence
 
 
-def test_items_of_a_cluster_and_entries_of_a_list_flip_together() -> None:
+def test_items_of_a_cluster_and_entries_of_a_list_flip_together_and_labels_of_an_item_are_swapped() -> None:
     # four passages of two questions, all of the first three lost: 2 of 2**3 patterns of the changed ones tie with that
     evidence = row_of([1.0] * 8, [0.0] * 6 + [1.0] * 2, clusters=list("aabbccdd")).evidence
     assert evidence.kind is EvidenceKind.CLUSTERS
@@ -137,6 +136,13 @@ def test_items_of_a_cluster_and_entries_of_a_list_flip_together() -> None:
     assert evidence.difference == pytest.approx(-1 / 7)  # of all entries, not the mean of the prompts' means
     # sums −2 and +1: two patterns of four tie with −1, the others are more extreme
     assert (evidence.pvalue, evidence.pvalue_exact) == (0.75, 1.0)
+    truth, after = [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 0]
+    evidence = row_of([*zip(truth, truth, strict=True)], [*zip(truth, after, strict=True)], F1).evidence
+    assert evidence.kind is EvidenceKind.LABELS
+    assert evidence.difference == pytest.approx(macro_f1(truth, after) - 1.0)
+    # both swapped or none of them, of four patterns
+    assert (evidence.pvalue, evidence.pvalue_exact) == (0.25, 0.5)
+    assert (evidence.gains, evidence.losses, evidence.n_changed) == (0, 2, 2)
 
 
 def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound() -> None:
@@ -166,7 +172,7 @@ def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound
     assert evidence.provable_margin >= max(-evidence.equivalence_interval.low, evidence.equivalence_interval.high)
 
 
-def test_shared_passages_prove_less_than_independent_items() -> None:
+def test_shared_passages_prove_less_than_independent_items_and_repeats_of_an_item_no_more() -> None:
     arms = zeros_and_ones(1200, 8, 8)
     # gains stand together and so do losses
     tied, free = (row_of(*arms, clusters=own).evidence for own in ([str(n // 4) for n in range(1200)], ()))
@@ -174,9 +180,6 @@ def test_shared_passages_prove_less_than_independent_items() -> None:
     assert tied.provable_margin > 1.5 * free.provable_margin
     needed = [with_items_needed(one, MetricRule()).items_needed for one in (tied, free)]
     assert needed[0] > 3 * needed[1]
-
-
-def test_repeats_of_an_item_are_one_cluster_and_never_more_items() -> None:
     off, on = zeros_and_ones(100, 2, 4)
     once = row_of(off, on).evidence
     five = row_of([[x] * 5 for x in off], [[x] * 5 for x in on], repeats=5).evidence
@@ -184,17 +187,6 @@ def test_repeats_of_an_item_are_one_cluster_and_never_more_items() -> None:
     assert five.design_effect == pytest.approx(5.0, rel=0.02)
     assert (five.pvalue, five.pvalue_exact) == pytest.approx((once.pvalue, once.pvalue_exact))
     assert five.provable_margin == pytest.approx(once.provable_margin, rel=0.1)
-
-
-def test_macro_f1_is_swapped_item_by_item() -> None:
-    truth = [0, 0, 0, 1, 1, 1]
-    before, after = [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 0]
-    evidence = row_of(list(zip(truth, before, strict=True)), list(zip(truth, after, strict=True)), F1).evidence
-    assert evidence.kind is EvidenceKind.LABELS
-    assert evidence.difference == pytest.approx(macro_f1(truth, after) - macro_f1(truth, before))
-    # both swapped or none of them, of four patterns
-    assert (evidence.pvalue, evidence.pvalue_exact) == (0.25, 0.5)
-    assert (evidence.gains, evidence.losses, evidence.n_changed) == (0, 2, 2)
 
 
 def labels(n: int, n_changed: int, *, seed: int = 1, n_classes: int = 2) -> tuple[list[Any], list[Any]]:
@@ -378,25 +370,18 @@ def test_degenerate_comparisons_end_in_a_decision(
         assert row.evidence.pvalue_adjusted == pytest.approx(0.5**n_changed)
 
 
-def everything(*, swap: bool = False) -> list[Column]:
+def test_swapping_the_arms_negates_every_difference_and_interval() -> None:
     rng = np.random.default_rng(11)
     off = (rng.random(240) < 0.7).astype(float)
     on = np.where(rng.random(240) < 0.1, 1.0 - off, off)
-    counts = off.tolist(), on.tolist()
-    lists = [[float(x), 1.0] for x in off], [[float(x), 1.0] for x in on]
-    clusters, binary, pairs = [str(n // 2) for n in range(240)], MetricKind.BINARY_MEAN, labels(240, 30, seed=4)
+    lists = [[[float(x), 1.0] for x in arm] for arm in (off, on)]
     columns = [
-        *(("a", counts, binary, ()), ("b", counts, binary, clusters), ("c", lists, MetricKind.LIST_MEAN, ())),
-        *(("d", pairs, F1, ()), ("e", pairs, F1, clusters)),
+        Column(task=f"{kind} {len(clusters)}", off=arms[0], on=arms[1], kind=kind, clusters=clusters)
+        for kind, arms in ((MetricKind.BINARY_MEAN, (off.tolist(), on.tolist())), (F1, labels(240, 30, seed=4)))
+        for clusters in ([], [str(n // 2) for n in range(240)])
     ]
-    return [
-        Column(task=task, off=arms[swap], on=arms[not swap], kind=kind, clusters=own)
-        for task, arms, kind, own in columns
-    ]
-
-
-def test_swapping_the_arms_negates_every_difference_and_interval() -> None:
-    there, back = analysis_of(*everything()), analysis_of(*everything(swap=True))
+    columns.append(Column(task="lists", off=lists[0], on=lists[1], kind=MetricKind.LIST_MEAN))
+    there, back = (analysis_of(*own) for own in (columns, [replace(one, off=one.on, on=one.off) for one in columns]))
     for one, other in zip(there.metrics, back.metrics, strict=True):
         a, b = one.evidence, other.evidence
         assert a.difference == pytest.approx(-b.difference)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import eq
 from statistics import median
 from typing import Any
@@ -15,20 +15,21 @@ import pytest
 from qualab.analysis.flips import flips
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, QualabError
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import FirstTokensSeen, FirstTokenSummary, PairKind, TokenizedBy, TokensLack
+from qualab.model.engine import FirstTokensSeen, PairKind, TokenizedBy, TokensLack
 from qualab.model.items import Reply
 from qualab.model.names import ComparisonStatus
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import ComparisonFilter
 from qualab.run import tokens as tokenizing
-from tests.app.fakes import BASELINE, CANDIDATE, Answerer, Bench, FakeEndpoint, FakeHarness, failure, reply
+from tests.app.fakes import BASELINE, CANDIDATE, Answerer, FakeEndpoint, FakeHarness, failure, reply
 from tests.app.scripted_pair import MadeUpTasks, notes, pair, troubles
-from tests.app.test_noise_floor import ONE
+from tests.app.test_noise_floor import ONE, NoiseBench
 from tests.app.test_turns import Turns
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import encode
 
-NOTHING: Mapping[str, str] = {}
+Texts = Mapping[str, str | Reply]
+NOTHING: Texts = {}
 DARK = "The lighthouse is dark."
 AT_DARK = len(encode("The lighthouse ")) - 1
 
@@ -39,16 +40,15 @@ def two_letters(text: str) -> list[int]:
     return [hash(lower[place : place + 2]) for place in range(0, len(lower), 2)]
 
 
+@dataclass
 class Tokenizer(FakeEndpoint):
     """The baseline as it is opened to tokenize; remembers which texts it was given."""
 
-    def __init__(self) -> None:
-        super().__init__("http://off")
-        self.given: list[Sequence[str]] = []
-        self.fails_at: int | None = None
-        """The call that fails, from 0."""
-        self.error: BaseException = EndpointUnreachable("/tokenize does not answer")
-        self.waits_s = 0.0
+    given: list[Sequence[str]] = field(default_factory=list)
+    fails_at: int | None = None
+    """The call that fails, from 0."""
+    error: BaseException = field(default_factory=lambda: EndpointUnreachable("/tokenize does not answer"))
+    waits_s: float = 0.0
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
         self.given.append(texts)
@@ -58,41 +58,22 @@ class Tokenizer(FakeEndpoint):
         return [two_letters(text) for text in texts]
 
 
-def says(texts: Mapping[str, str | Reply]) -> Answerer:
+def says(texts: Texts) -> Answerer:
     """Answers from a table by prompt ("sums 3"), else with the prompt."""
-
-    def answer(prompt: str, seed: int) -> Reply:
-        found = texts.get(prompt, prompt)
-        return found if isinstance(found, Reply) else reply(found)
-
-    return answer
+    replies = {prompt: text if isinstance(text, Reply) else reply(text) for prompt, text in texts.items()}
+    return lambda prompt, seed: replies.get(prompt, reply(prompt))
 
 
-class Three(Bench):
+class Three(NoiseBench):
     """Both arms, the noise floor's run of the baseline, and its tokenizer: told apart by how they are opened."""
 
-    def __init__(
-        self,
-        *,
-        off: Mapping[str, str] = NOTHING,
-        on: Mapping[str, str] = NOTHING,
-        again: Mapping[str, str | Reply] = NOTHING,
-        **tasks: Any,
-    ) -> None:
+    def __init__(self, *, off: Texts = NOTHING, on: Texts = NOTHING, again: Texts = NOTHING, **tasks: Any) -> None:
         super().__init__(harness=FakeHarness(MadeUpTasks(**{"sizes": {"sums": 12}, **tasks})))
         self.baseline.answer, self.candidate.answer = says(off), says(on)
-        self.again, self.tokenizer = FakeEndpoint("http://off", answer=says(again)), Tokenizer()
-        self.opened: list[RequestPolicy] = []
+        self.noise.answer, self.tokenizer = says(again), Tokenizer("http://off")
 
-    @asynccontextmanager
-    async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
-        self.opened.append(policy)
-        if policy.timeout_s == tokenizing.TIMEOUT_S:
-            yield self.tokenizer
-        elif policy.concurrency == ONE.concurrency:
-            yield self.again
-        else:
-            yield self.baseline if url == self.baseline.url else self.candidate
+    def endpoint(self, url: str, policy: RequestPolicy) -> FakeEndpoint:
+        return self.tokenizer if policy.timeout_s == tokenizing.TIMEOUT_S else super().endpoint(url, policy)
 
     def ran(self, **changes: Any) -> Analysis:
         return asyncio.run(self.run(**changes))
@@ -116,11 +97,6 @@ class Three(Bench):
         return {items[position].prompts[0].text: token for position, _, token in found.places}
 
 
-def summary(analysis: Analysis) -> FirstTokenSummary:
-    assert analysis.tokens is not None
-    return analysis.tokens
-
-
 def differing(n: int, task: str = "sums") -> dict[str, str]:
     """Answers to the first `n` items that differ from `SAME` at token i for item i."""
     return {f"{task} {number}": "=" * 2 * number + "!" for number in range(n)}
@@ -130,26 +106,14 @@ SAME = {f"{task} {number}": "=" * 200 for task in ("sums", "words") for number i
 """The baseline's answers."""
 
 
-# where texts begin to differ
-
-
-@pytest.mark.parametrize(
-    ("off", "on", "expected"),
-    [
-        ("abcdef", "abcxef", 1),
-        ("abcd", "abcdef", 2),
-        ("", "abc", 0),
-        ("abcdef", "", 0),
-        ("x" * 400 + "ab", "x" * 400 + "cd", 200),
-        ("ABCD", "abcd", None),
-    ],
-)
-def test_the_first_token_that_is_another(off: str, on: str, expected: int | None) -> None:
-    bench = Three(off={"sums 3": off}, on={"sums 3": on})
-    found = summary(bench.ran()).candidate
-    assert bench.places() == {"sums 3": expected}
-    assert (found.n_differ, found.n_tokenized, found.n_same_tokens) == (1, 1, expected is None)
-    assert found.first_difference == expected
+def test_the_first_token_that_is_another() -> None:
+    texts = [("abcdef", "abcxef"), ("abcd", "abcdef"), ("", "abc"), ("abcdef", ""), ("ABCD", "abcd")]
+    texts.append(("x" * 400 + "ab", "x" * 400 + "cd"))
+    off, on = ({f"sums {number}": pair[arm] for number, pair in enumerate(texts)} for arm in (0, 1))
+    bench = Three(off=off, on=on)
+    found = bench.ran().tokens.candidate
+    assert [bench.places()[name] for name in off] == [1, 2, 0, 0, None, 200]
+    assert (found.n_differ, found.n_tokenized, found.n_same_tokens, found.first_difference) == (6, 6, 1, 1)
 
 
 def test_medians_by_task_and_over_all_are_those_of_a_count_by_hand() -> None:
@@ -159,7 +123,7 @@ def test_medians_by_task_and_over_all_are_those_of_a_count_by_hand() -> None:
         {name: "".join(rng.choice("ab") for _ in range(rng.randrange(9))) for name in names} for _ in range(3)
     )
     bench = Three(off=first, on=others[0], again=others[1], sizes=sizes)
-    found = summary(bench.ran(noise_floor=ONE))
+    found = bench.ran(noise_floor=ONE).tokens
     assert [one.task for one in found.tasks] == ["sums", "words", "quiet"]
     for texts, of_all, by_task in (
         (others[0], found.candidate, [one.candidate for one in found.tasks]),
@@ -174,19 +138,15 @@ def test_medians_by_task_and_over_all_are_those_of_a_count_by_hand() -> None:
         assert (by_task[2].n_differ, by_task[2].first_difference) == (0, None)
 
 
-def test_with_a_noise_floor_only_answers_that_all_three_have_are_compared() -> None:
-    bench = Three(on=differing(4), again={"sums 7": "another", "sums 2": failure()})
-    found = summary(bench.ran(noise_floor=ONE))
+def test_answers_that_all_three_have_are_compared_and_nothing_is_asked_where_none_differs() -> None:
+    bench, same = Three(on=differing(4), again={"sums 7": "another", "sums 2": failure()}), Three()
+    found = bench.ran(noise_floor=ONE).tokens
     assert set(bench.places()) == {"sums 0", "sums 1", "sums 3"}
     assert set(bench.places(PairKind.NOISE)) == {"sums 7"}
     assert (found.candidate.n_differ, found.baseline.n_differ) == (3, 1)
-
-
-def test_where_no_text_differs_nothing_is_asked_and_that_is_known() -> None:
-    bench = Three()
-    found = summary(bench.ran(noise_floor=ONE))
+    found = same.ran(noise_floor=ONE).tokens
     assert (found.lack, found.candidate.n_differ, found.baseline.n_differ) == (None, 0, 0)
-    assert bench.tokenizer.given == []
+    assert same.tokenizer.given == []
 
 
 def test_log_likelihoods_have_no_texts() -> None:
@@ -198,9 +158,6 @@ def test_log_likelihoods_have_no_texts() -> None:
         assert (found and [(one.task, one.candidate.n_differ) for one in found.tasks]) == expected
 
 
-# which are tokenized, how, and by whom
-
-
 def test_a_task_with_too_many_pairs_has_a_random_part_tokenized_the_same_in_both_comparisons(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,7 +165,7 @@ def test_a_task_with_too_many_pairs_has_a_random_part_tokenized_the_same_in_both
     sizes = {"sums": 40, "words": 3}
     texts = differing(40) | differing(3, "words")
     bench = Three(off=SAME, on=texts, again=texts, sizes=sizes)
-    found = summary(bench.ran(noise_floor=ONE))
+    found = bench.ran(noise_floor=ONE).tokens
     drawn = bench.places()
     assert len(drawn) == 5
     assert set(drawn) != {f"sums {number}" for number in range(5)}
@@ -224,18 +181,14 @@ def test_a_task_with_too_many_pairs_has_a_random_part_tokenized_the_same_in_both
     assert other.places() != drawn
 
 
-@pytest.mark.parametrize(("planned", "expected"), [(3, 3), (64, 8)])
-def test_requests_are_few_at_once_and_each_is_sent_once(planned: int, expected: int) -> None:
-    bench = Three(on=differing(4))
-    bench.ran(policy=RequestPolicy(concurrency=planned, max_attempts=5))
-    *_, policy = bench.opened
-    assert (policy.concurrency, policy.max_attempts, policy.timeout_s) == (expected, 1, 10.0)
-
-
-def test_the_tokenizer_that_is_named_is_used() -> None:
+def test_an_engine_is_asked_little_at_once_and_once_and_not_at_all_where_a_tokenizer_is_named() -> None:
+    for planned, expected in ((3, 3), (64, 8)):
+        bench = Three(on=differing(4))
+        bench.ran(policy=RequestPolicy(concurrency=planned, max_attempts=5))
+        policy = bench.opened[-1]
+        assert (policy.concurrency, policy.max_attempts, policy.timeout_s) == (expected, 1, 10.0)
     bench = Three(on={"sums 0": "sums 9"})
-    found = summary(bench.ran(tokenizer="x"))
-    assert found.by is TokenizedBy.NAMED
+    assert bench.ran(tokenizer="x").tokens.by is TokenizedBy.NAMED
     assert bench.tokenizer.given == []
     assert bench.places() == {"sums 0": 5}, "a token a byte"
 
@@ -245,14 +198,11 @@ def test_arm_by_arm_the_candidates_engine_tokenizes() -> None:
         turns = Turns(both)
         turns.take(BASELINE, noise_floor=ONE)
         assert [text for text, _ in turns.servers[0].tokenized if "lighthouse" in text] == []
-        found = summary(turns.take(CANDIDATE))
+        found = turns.take(CANDIDATE).tokens
         turns.stop()
     assert found.by is TokenizedBy.CANDIDATE
     assert (found.candidate.n_differ, found.candidate.first_difference) == (40, AT_DARK)
     assert found.baseline.n_differ == 0
-
-
-# what it does not disturb
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llama"])
@@ -265,12 +215,9 @@ def test_nothing_is_tokenized_while_counters_are_read_and_nothing_is_seen_of_it(
         assert not any("lighthouse" in text for text, _ in both.on.tokenized)
         again = both.resumed()
     assert again == found
-    assert summary(found).candidate.first_difference == AT_DARK
+    assert found.tokens.candidate.first_difference == AT_DARK
     assert troubles(found) == ()
     assert not any("not from this run" in note for note in notes(found))
-
-
-# when it fails
 
 
 @pytest.mark.parametrize("error", [EndpointUnreachable("gone"), EndpointMisconfigured("no /tokenize")])
@@ -278,8 +225,8 @@ def test_a_tokenizer_that_fails_leaves_the_run_its_verdict(error: QualabError) -
     healthy, bench = Three(on=differing(4)).ran(), Three(on=differing(4))
     bench.tokenizer.fails_at, bench.tokenizer.error = 0, error
     found = bench.ran()
-    candidate = summary(found).candidate
-    assert summary(found).lack is TokensLack.FAILED
+    candidate = found.tokens.candidate
+    assert found.tokens.lack is TokensLack.FAILED
     assert (candidate.n_differ, candidate.n_tokenized, candidate.first_difference) == (4, 0, None)
     assert (found.verdict, found.metrics) == (healthy.verdict, healthy.metrics)
     assert bench.comparison.status is ComparisonStatus.FINISHED
@@ -292,11 +239,11 @@ def test_what_was_known_before_it_failed_is_kept_and_the_rest_is_asked_when_the_
     monkeypatch.setattr(tokenizing, "CHUNK", 3)
     bench = Three(off=SAME, on=SAME | differing(10))
     bench.tokenizer.fails_at = 2
-    found = summary(bench.ran())
+    found = bench.ran().tokens
     assert (found.candidate.n_differ, found.candidate.n_tokenized, found.lack) == (10, 6, TokensLack.FAILED)
     before = bench.places()
     bench.tokenizer.fails_at, bench.tokenizer.given = None, []
-    found = summary(bench.resumed())
+    found = bench.resumed().tokens
     assert (found.candidate.n_tokenized, found.lack) == (10, None)
     given = {text for texts in bench.tokenizer.given for text in texts}
     assert len(given) == 5, "four of the candidate, one of the baseline"
@@ -312,24 +259,18 @@ def test_time_that_runs_out_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "CHUNK", 3)
     bench = Three(on=differing(10))
     bench.tokenizer.waits_s = 0.1
-    found = summary(bench.ran())
+    found = bench.ran().tokens
     assert found.lack is TokensLack.TIME
     assert found.candidate.n_tokenized in (3, 6, 9)
 
 
-@pytest.mark.parametrize(
-    ("engine", "lack"),
-    [
-        (EngineScript(untokenized="lighthouse"), TokensLack.FAILED),
-        (EngineScript(slowly_tokenized="lighthouse"), TokensLack.TIME),
-    ],
-)
+@pytest.mark.parametrize(("fault", "lack"), [("untokenized", TokensLack.FAILED), ("slowly_tokenized", TokensLack.TIME)])
 def test_a_server_that_breaks_or_hangs_over_a_text_holds_nothing_up(
-    engine: EngineScript, lack: TokensLack, monkeypatch: pytest.MonkeyPatch
+    fault: str, lack: TokensLack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizing, "LIMIT_S", 0.5)
-    with pair(off=engine, on_says=DARK) as both:
-        found = summary(both.compared())
+    with pair(off=EngineScript(**{fault: "lighthouse"}), on_says=DARK) as both:
+        found = both.compared().tokens
     assert (found.lack, found.candidate.n_tokenized) == (lack, 0)
 
 
@@ -340,10 +281,7 @@ def test_an_interruption_while_it_tokenizes_can_be_resumed() -> None:
         bench.ran()
     assert bench.comparison.status is ComparisonStatus.INTERRUPTED
     bench.tokenizer.fails_at = None
-    assert summary(bench.resumed()).candidate.n_tokenized == 4
-
-
-# what else reads it
+    assert bench.resumed().tokens.candidate.n_tokenized == 4
 
 
 def test_a_flip_says_at_which_token_it_begins_to_differ() -> None:

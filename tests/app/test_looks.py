@@ -15,7 +15,7 @@ from qualab.analysis.evidence import with_zero
 from qualab.analysis.looks import LookData, level_of, take_look
 from qualab.analysis.samples import Streams, layout_of, read_scores
 from qualab.errors import PlanChanged, RunStopped, StoreFull
-from qualab.model.comparison import Analysis, Look, MetricLook
+from qualab.model.comparison import Look, MetricLook
 from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec
@@ -70,39 +70,33 @@ class TwoTasks(FakeTasks):
 
 def wrong_at(share: float, *, salt: int = 0) -> Answerer:
     """A fixed share of the prompts, scattered."""
-
-    def answer(prompt: str, seed: int) -> Reply:
-        number = int(prompt[4:])
-        is_wrong = (number * 2_654_435_761 + salt) % 2**32 < share * 2**32
-        return reply("no") if is_wrong else echo_number(prompt, seed)
-
-    return answer
+    is_wrong = lambda prompt: (int(prompt[4:]) * 2_654_435_761 + salt) % 2**32 < share * 2**32  # noqa: E731
+    return lambda prompt, seed: reply("no") if is_wrong(prompt) else echo_number(prompt, seed)
 
 
 async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
     bench = Bench.of(2_000)
     analysis = await bench.run(looks=5)
-    assert analysis.verdict is Verdict.EQUIVALENT
-    taken = analysis.looks
+    taken, (row,) = analysis.looks, analysis.metrics
+    assert (analysis.verdict, taken.looks[-1].decision) == (Verdict.EQUIVALENT, LookDecision.PROVEN)
     assert taken.stopped_early
-    assert (taken.n_items, taken.n_items_planned) == (taken.looks[-1].n_items, 2_000)
-    assert taken.n_items < 1_000
-    assert taken.n_requests_saved == 2 * (2_000 - taken.n_items)
+    assert taken.looks[-1].n_items == taken.n_items == row.n_items < 1_000
+    assert (taken.n_items_planned, taken.n_requests_saved) == (2_000, 2 * (2_000 - taken.n_items))
     assert len(bench.baseline.bodies) == len(bench.candidate.bodies) == taken.n_items
-    assert analysis.metrics[0].n_items == taken.n_items
-    assert analysis.metrics[0].n_missing == 0
-    assert taken.looks[-1].decision is LookDecision.PROVEN
-    assert "proven at look" in english(analysis.metrics[0].reason)
+    assert row.n_missing == 0
+    assert "proven at look" in english(row.reason)
     assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
 
 
-async def test_a_broken_candidate_stops_for_harm() -> None:
-    bench = Bench.of(2_000, on=wrong_at(0.15))
-    analysis = await bench.run(looks=5)
+async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> None:
+    analysis = await Bench.of(2_000, on=wrong_at(0.15)).run(looks=5)
     assert analysis.verdict is Verdict.REGRESSION
     assert (analysis.looks.n_items, analysis.looks.looks[0].decision) == (400, LookDecision.HARM)
     assert "harm" in english(analysis.reasons)[0]
     assert analysis.metrics[0].evidence.pvalue_adjusted < 0.05
+    analysis = await Bench.of(3_000, TwoTasks, on=other_for(range(10_000, 11_000))).run(looks=10)
+    verdicts = {row.task: row.verdict for row in analysis.metrics} | {"": analysis.verdict}
+    assert verdicts == {"products": Verdict.REGRESSION, "sums": Verdict.INCONCLUSIVE, "": Verdict.REGRESSION}
 
 
 async def test_a_run_that_reaches_its_end_is_judged_at_the_last_boundary_and_not_at_the_level_of_a_fixed_run() -> None:
@@ -153,13 +147,6 @@ def test_each_stage_holds_the_next_share_of_every_tasks_order() -> None:
     assert [item.position for item in staged] == list(range(120))
 
 
-async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> None:
-    analysis = await Bench.of(3_000, TwoTasks, on=other_for(range(10_000, 11_000))).run(looks=10)
-    assert analysis.verdict is Verdict.REGRESSION
-    verdicts = {row.task: row.verdict for row in analysis.metrics}
-    assert verdicts == {"products": Verdict.REGRESSION, "sums": Verdict.INCONCLUSIVE}
-
-
 async def test_each_primary_is_looked_at_with_its_own_margin_until_all_are_settled_and_no_other_metric() -> None:
     tasks = TwoTasks(n_items=600, extra=True)
     analysis = await Bench(harness=FakeHarness(tasks)).run(looks=5, rule=DecisionRule(margins={"products": 0.2}))
@@ -191,12 +178,6 @@ def test_a_stage_without_a_pair_decides_nothing_and_spends_nothing() -> None:
     assert late.boundary == pytest.approx(float(spending_boundaries([0.1])[0]))
 
 
-def same_but_for_names(one: Analysis, other: Analysis) -> bool:
-    """What the engines counted aside: counters of a stretch that a death cut off are lost."""
-    plain = {"comparison_id": "", "versions": {}, "treatment": None, "input_hash": ""}
-    return replace(one, **plain) == replace(other, **plain)
-
-
 @pytest.mark.parametrize(
     ("method", "call"),
     [("add_look", 1), ("add_look", 2), ("add_answers", 3), ("add_answers", 6), ("put_scores", 1), ("put_analysis", 1)],
@@ -220,7 +201,9 @@ async def test_a_run_that_dies_anywhere_comes_to_the_same_looks_and_verdict(meth
     assert len(bench.store.answered(resumed.comparison_id)) == 2 * resumed.looks.n_items
     assert whole.looks.stopped_early
     assert len(whole.looks.looks) > 2
-    assert same_but_for_names(whole, resumed)
+    own = {"comparison_id": "", "versions": {}, "input_hash": ""}
+    own["treatment"] = None  # counters of a stretch that a death cut off are lost
+    assert replace(whole, **own) == replace(resumed, **own)
 
 
 async def test_a_run_that_has_stopped_asks_nothing_more_even_what_failed() -> None:
@@ -232,28 +215,19 @@ async def test_a_run_that_has_stopped_asks_nothing_more_even_what_failed() -> No
 
 async def test_what_failed_before_a_look_is_not_asked_again_and_what_failed_after_it_is() -> None:
     """A look is never taken twice on different answers."""
-    bench = Bench.of(1_000)
-    failing_now = {"after": False}
-    early: set[str] = set()
-
-    def answer(prompt: str, seed: int) -> Reply:
-        if failing_now["after"]:
-            return failure()
-        if len(early) < 3:
-            early.add(prompt)
-            return failure()
-        return wrong_at(0.02)(prompt, seed)
+    bench, early = Bench.of(1_000), count()
 
     class Watching(QuietProgress):
         def phase(self, text: str) -> None:
-            failing_now["after"] |= text.startswith("Look 1")
+            if text.startswith("Look 1"):
+                bench.candidate.answer = lambda prompt, seed: failure()
 
-    bench.candidate.answer = answer
+    bench.candidate.answer = lambda p, s: failure() if next(early) < 3 else wrong_at(0.02)(p, s)
     progress = Watching()
     with pytest.raises(RunStopped):
         await bench.run(looks=5, progress=progress)
     (taken,) = bench.store.looks(progress.comparison.id)
-    failing_now["after"] = False
+    bench.candidate.answer = wrong_at(0.02)
     analysis = await bench.resume(progress.comparison.id, retry_failed=True)
     assert analysis.looks.looks[0] == taken
     assert analysis.arms[1].statuses["http_error"] == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -14,9 +14,8 @@ import pytest
 from qualab.errors import RunStopped
 from qualab.model.canonical import canonical_json
 from qualab.model.comparison import Analysis
-from qualab.model.items import Item, Prompt, Reply
-from qualab.model.names import MetricKind, RequestKind, Verdict
-from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
+from qualab.model.names import MetricKind, Verdict
+from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy
 from qualab.report.arms import noise_blocks
 from qualab.report.source import Source
 from qualab.report.words import ENGLISH
@@ -27,17 +26,16 @@ from tests.app.fakes import (
     Answerer,
     Bench,
     FakeEndpoint,
-    FakeTasks,
+    FakeHarness,
     QuietProgress,
     echo_number,
     failure,
-    generation,
     metric_spec,
     other_for,
     reply,
-    task_spec,
 )
 from tests.app.report_texts import texts
+from tests.app.scripted_pair import MadeUpTasks
 from tests.said import english
 
 ONE = NoisePlan(runs=1, concurrency=9)
@@ -45,19 +43,20 @@ ONE = NoisePlan(runs=1, concurrency=9)
 
 @dataclass
 class NoiseBench(Bench):
-    """The baseline is opened again for the noise floor: an endpoint of its own here, to tell the requests apart."""
+    """The noise floor has an endpoint of its own, to tell its requests from the baseline's."""
 
     noise: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
     opened: list[RequestPolicy] = field(default_factory=list)
 
+    def endpoint(self, url: str, policy: RequestPolicy) -> FakeEndpoint:
+        if policy.concurrency == ONE.concurrency:
+            return self.noise
+        return self.baseline if url == self.baseline.url else self.candidate
+
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
         self.opened.append(policy)
-        is_again = url == self.baseline.url and sum(one.concurrency == policy.concurrency for one in self.opened) < 2
-        if len(self.opened) > 2 and is_again:
-            yield self.noise
-        else:
-            yield self.baseline if url == self.baseline.url else self.candidate
+        yield self.endpoint(url, policy)
 
 
 async def run(bench: Bench, **changes: Any) -> Analysis:
@@ -73,8 +72,7 @@ async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_it
     assert len(bench.candidate.bodies) == len(bench.baseline.bodies) == 60
     assert [one.concurrency for one in bench.opened] == [4, 4, 9]
     assert bench.noise.most_in_flight == 9
-    found = analysis.noise
-    assert (found.n_runs, found.concurrency, found.n_asked, found.n_answered) == (1, 9, 60, 60)
+    assert (analysis.noise.n_runs, analysis.noise.concurrency, analysis.noise.n_answered) == (1, 9, 60)
 
 
 async def test_noise_runs_come_after_the_arms_and_change_nothing_of_them() -> None:
@@ -121,13 +119,11 @@ async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples(
 
 
 async def test_texts_are_compared_by_character_and_white_space_is_no_other_answer() -> None:
-    def says(prompt: str, texts: dict[str, str]) -> Reply:
-        return reply(texts.get(prompt, f"The answer is {prompt[4:]}"))
+    def says(**texts: str) -> Answerer:
+        return lambda p, s: reply(texts.get(f"n{p[4:]}", f"The answer is {p[4:]}"))
 
-    bench = NoiseBench.of(
-        50, off=lambda p, s: says(p, {}), on=lambda p, s: says(p, {"say 8": "the answer", "say 9": "The answers"})
-    )
-    bench.noise.answer = lambda p, s: says(p, {"say 7": "The answer is 7\n"})
+    bench = NoiseBench.of(50, off=says(), on=says(n8="the answer", n9="The answers"))
+    bench.noise.answer = says(n7="The answer is 7\n")
     found = (await run(bench)).noise
     assert (found.baseline.same_text, found.baseline.changed, found.baseline.first_difference) == (49, 0, 15.0)
     assert (found.candidate.same_text, found.candidate.changed) == (48, 2)
@@ -158,32 +154,17 @@ async def test_missing_answers_of_the_noise_floor_take_pairs_away_and_without_a_
     assert "NaN" not in canonical_json(analysis)
 
 
-@dataclass
-class WithChoices(FakeTasks):
-    """A second task whose items are scored by log-likelihood."""
-
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return (task_spec("sums", self.n_items), task_spec("picks", 4, kind=RequestKind.LOGLIKELIHOOD))
-
+class WithGroup(MadeUpTasks):
     @property
     def metrics(self) -> tuple[MetricSpec, ...]:
         group = metric_spec("all", kind=MetricKind.GROUP_MEAN, members=("sums", "picks"), is_primary=False)
-        return (group, metric_spec("sums"), metric_spec("picks", is_primary=False, exercises_drafter=False))
-
-    def render(self) -> Iterator[Item]:
-        yield from FakeTasks(self.n_items).render()
-        prompts = tuple(Prompt(text="it is", continuation=f" {choice}") for choice in "ab")
-        picks = (replace(generation("picks", number), prompts=prompts) for number in range(4))
-        yield from (replace(item, kind=RequestKind.LOGLIKELIHOOD) for item in picks)
-
-    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
-        return super().score(task, answered) if task == "sums" else [{"exact_match,none": 1.0} for _ in answered]
+        return (group, *super().metrics)
 
 
 async def test_only_items_that_generate_and_were_asked_are_asked_again() -> None:
     answer: Answerer = lambda p, s: reply("", loglikelihood=-1.0) if isinstance(p, list) else echo_number(p, s)  # noqa: E731
-    bench = NoiseBench.of(20, WithChoices, off=answer, on=answer)
+    bench = NoiseBench(harness=FakeHarness(WithGroup(sizes={"sums": 20, "picks": 4}, scored=("picks",))))
+    bench.baseline.answer = bench.candidate.answer = answer
     analysis = await run(bench, tokenizer="x")
     assert len(bench.noise.bodies) == 20
     assert [row.metric for row in analysis.noise.metrics] == ["sums/exact_match,none"]
@@ -205,7 +186,6 @@ async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> 
         await job
     n_stored = len(bench.store.answered(progress.comparison.id, run=1))
     assert 40 <= n_stored < 120
-    bench.opened.clear()
     analysis = await bench.resume(progress.comparison.id, progress=again)
     assert again.answers == [BASELINE] * (120 - n_stored)
     assert again.done == {BASELINE: 120 + n_stored, CANDIDATE: 120}
@@ -218,7 +198,6 @@ async def test_a_baseline_that_fails_in_the_noise_run_stops_it_and_failures_can_
     with pytest.raises(RunStopped, match="baseline"):
         await bench.run(noise_floor=ONE, progress=progress)
     bench.noise.answer = answer
-    bench.opened.clear()
     assert (await bench.resume(progress.comparison.id, retry_failed=True)).noise.n_answered == 100
 
 
@@ -228,7 +207,7 @@ def sampled(share: float) -> Answerer:
     return lambda p, s: reply("no") if is_wrong(p, s) else echo_number(p, s)
 
 
-async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -> None:
+async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms_and_are_one_odd_item() -> None:
     bench = NoiseBench.of(50, off=sampled(0.3))
     analysis = await run(bench, noise_floor=None, repeats=4, gen_kwargs={"temperature": 0.7})
     off, on = analysis.repeats.metrics
@@ -242,11 +221,8 @@ async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -
     assert (on.flip_rate, on.icc, on.variance_within) == (0.0, None, 0.0)
     assert "ICC(1)" in noise_text(bench, analysis)
     assert (await run(NoiseBench.of(20))).repeats is None
-
-
-async def test_repeats_of_an_item_are_asked_with_the_arms_seeds_and_are_one_item_of_the_odd_one_out() -> None:
     bench = NoiseBench.of(60, off=sampled(0.3), on=lambda p, s: reply("quite another text"))
     bench.noise.answer = lambda p, s: sampled(0.3)(p, s + 17)
     found = (await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})).noise
-    assert found.odd_texts.n_items == 60
+    assert found.odd_texts.n_items == 60, "all repeats of an item are one"
     assert sorted(bench.noise.bodies) == sorted(bench.baseline.bodies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,18 +21,18 @@ from qualab.report.flips import find_flips
 from qualab.report.terminal import print_flips
 from qualab.stats.noise import first_difference
 from qualab.store import Store
-from tests.app.fakes import Bench, FakeTasks, echo_number, failure, metric_spec, reply
+from tests.app.fakes import Answerer, Bench, FakeTasks, echo_number, failure, metric_spec, reply
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_choices, make_item
+
+
+def says(replies: Mapping[int, Reply]) -> Answerer:
+    return lambda prompt, seed: replies.get(int(prompt[4:]), echo_number(prompt, seed))
 
 
 async def finished() -> tuple[Store, Comparison]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
     off, on = {5: reply("5."), 7: reply("seven")}, {3: reply("three"), 7: reply("seven!"), 8: failure()}
-    bench = Bench.of(
-        10,
-        off=lambda p, s: off.get(int(p[4:]), echo_number(p, s)),
-        on=lambda p, s: on.get(int(p[4:]), echo_number(p, s)),
-    )
+    bench = Bench.of(10, off=says(off), on=says(on))
     return bench.store, bench.store.get((await bench.run()).comparison_id)
 
 
@@ -40,7 +40,7 @@ def by_doc(store: Store, comparison_id: str, **wanted: Any) -> dict[int, Outcome
     return {one.doc_id: one for one in store.outcomes(comparison_id, OutcomeFilter(**wanted)).entries}
 
 
-async def test_a_run_tells_what_became_of_its_items_and_one_that_was_finished_before_gets_the_same() -> None:
+async def test_a_finished_run_tells_what_became_of_its_items_and_one_finished_before_gets_the_same() -> None:
     store, comparison = await finished()
     found = by_doc(store, comparison.id)
     changes = {doc_id: one.change for doc_id, one in found.items() if one.change is not Change.SAME}
@@ -54,14 +54,10 @@ async def test_a_run_tells_what_became_of_its_items_and_one_that_was_finished_be
     assert not store.has_outcomes(comparison.id)
     assert have_outcomes(store, comparison)
     assert by_doc(store, comparison.id) == found
-
-
-async def test_what_is_not_finished_has_none() -> None:
     bench = Bench.of(10, on=lambda p, s: failure())
     with pytest.raises(RunStopped):
         await bench.run()
-    (comparison,) = bench.store.list(ComparisonFilter())
-    assert not have_outcomes(bench.store, comparison)
+    assert not have_outcomes(bench.store, bench.store.list(ComparisonFilter())[0])
 
 
 def test_the_primary_metric_decides_else_that_of_a_group_else_the_first() -> None:
@@ -90,8 +86,7 @@ class Grouped(FakeTasks):
 
 
 async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -> None:
-    says = {3: "3s", 4: "4s", 5: "5."}
-    bench = Bench.of(20, Grouped, on=lambda p, s: reply(says.get(int(p[4:]), p[4:])))
+    bench = Bench.of(20, Grouped, on=says({3: reply("3s"), 4: reply("4s"), 5: reply("5.")}))
     comparison, store = bench.store.get((await bench.run()).comparison_id), bench.store
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
     assert [(one.item, one.metric) for one in flips(store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
@@ -121,12 +116,9 @@ def test_where_less_is_better_less_is_a_gain() -> None:
     assert (found.change, found.baseline, found.candidate) == (Change.GAIN, 2.0, 1.5)
 
 
-def test_choices_have_no_text_and_items_that_nobody_asked_no_outcome() -> None:
-    (found,) = rows_of(make_choices(0), [make_answer(0, arm, arm, choice=n) for arm in ArmName for n in range(3)])
-    assert (found.kind, found.different_text, found.length) == (RequestKind.LOGLIKELIHOOD, False, 0)
-
-
-def test_repeats_stand_by_themselves_and_a_failure_is_no_text() -> None:
+def test_choices_and_failures_have_no_text_repeats_stand_by_themselves_and_what_nobody_asked_has_no_outcome() -> None:
+    (choice,) = rows_of(make_choices(0), [make_answer(0, arm, arm, choice=n) for arm in ArmName for n in range(3)])
+    assert (choice.kind, choice.different_text, choice.length) == (RequestKind.LOGLIKELIHOOD, False, 0)
     cut = [AnswerStatus.TRUNCATED, AnswerStatus.TRUNCATED, AnswerStatus.TIMEOUT]
     answers = [make_answer(0, BASELINE, "a", repeat=repeat) for repeat in range(3)]
     answers += [make_answer(0, CANDIDATE, "abc"[n], repeat=n, status=status) for n, status in enumerate(cut)]

@@ -44,6 +44,7 @@ from tests.app.fakes import (
 from tests.said import english
 
 RULE = {one.name for one in fields(DecisionRule)}
+SAMPLED: dict[str, Any] = {"gen_kwargs": {"temperature": 1.0}}
 NOTHING_MISSING = MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0)
 
 
@@ -95,7 +96,7 @@ def test_without_a_changed_item_the_exact_guard_counts() -> None:
     assert "1 item cannot prove" in english(tiny.unproven)[0]
 
 
-def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product() -> None:
+def test_figures_are_those_of_the_statistics_and_metrics_are_sized_for_the_product_of_their_powers() -> None:
     found = planned({"a": 1319, "b": 900})
     for one, n_items in zip(found.metrics, (1319, 900), strict=True):
         assert one.power == power_equivalence(n_items=n_items, discordance=0.05, margin=0.02, is_guarded=True)
@@ -107,24 +108,17 @@ def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product()
     assert mixed.metrics[0].planned_power < mixed.power_each
     assert mixed.joint_power > 0.8
     assert not mixed.unproven
-
-
-def test_five_primaries_are_sized_for_their_joint_power() -> None:
-    found = planned(dict.fromkeys("abcde", 1123))
-    assert found.power_each == pytest.approx(0.8**0.2)
-    assert found.joint_power == pytest.approx(0.33, abs=0.02)
-    assert len(found.unproven) == 5
-    assert {one.items_needed_alone for one in found.metrics} == {1123}
-    (needed,) = {one.items_needed for one in found.metrics}
+    few = planned(dict.fromkeys("abcde", 1123))
+    assert (few.power_each, few.joint_power) == (pytest.approx(0.8**0.2), pytest.approx(0.33, abs=0.02))
+    ((alone, needed),) = {(one.items_needed_alone, one.items_needed) for one in few.metrics}
+    assert (alone, len(few.unproven)) == (1123, 5)
     enough = planned(dict.fromkeys("abcde", needed))
-    assert enough.joint_power == pytest.approx(0.8, abs=0.02)
-    assert not enough.unproven
+    assert (enough.joint_power, enough.unproven) == (pytest.approx(0.8, abs=0.02), ())
 
 
 def test_repeats_divide_run_noise_and_nothing_else() -> None:
-    sampled = {"repeats": 4, "gen_kwargs": {"temperature": 0.7}}
-    unknown = planned({"a": 600}, **sampled).metrics[0]
-    once = planned({"a": 600}).metrics[0]
+    sampled = {"repeats": 4} | SAMPLED
+    unknown, once = (planned({"a": 600}, **changes).metrics[0] for changes in (sampled, {}))
     assert unknown.variance == 0.05
     assert unknown.power == verdict_power(n_items=600, discordance=0.05, margin=0.02, alpha=0.05, n_clusters=600)
     assert unknown.power < once.power  # all repeats of an item may be lost together: the bound allows for it
@@ -159,12 +153,12 @@ def test_a_group_is_planned_over_the_items_of_all_its_members_and_no_figure_made
     assert found.joint_power is None
 
 
-@pytest.mark.parametrize("discordance", [0.0, 0.002, 0.004, 0.008, 0.05])
-def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end(discordance: float) -> None:
-    (one,) = planned({"a": 600}, Given(discordance={"": discordance}), looks=5).metrics
-    assert one.looks.most_items >= one.items_needed
-    assert discordance < 0.05 or one.looks.expected_items < one.items_needed < one.looks.most_items
-    assert one.looks.power > 0.78
+def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end() -> None:
+    for discordance in (0.0, 0.002, 0.004, 0.008, 0.05):
+        (one,) = planned({"a": 600}, Given(discordance={"": discordance}), looks=5).metrics
+        assert one.looks.most_items >= one.items_needed
+        assert one.looks.power > 0.78
+    assert one.looks.expected_items < one.items_needed < one.looks.most_items
 
 
 def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
@@ -184,16 +178,12 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
 
 
-@pytest.mark.parametrize(("missing", "power"), [(0.0, 0.87), (0.005, 0.48), (0.01, 0.03)])
-def test_missing_answers_cost_the_power_of_the_reference(missing: float, power: float) -> None:
-    (one,) = planned({"gsm8k": 1319}, expected_missing=missing).metrics
-    assert one.planned_power == pytest.approx(power, abs=0.012)
-    assert (one.power_missing is None) is (missing == 0.0)
-
-
-def test_items_needed_count_the_expected_missing_answers_and_a_plan_says_what_they_come_to() -> None:
-    found = planned({"gsm8k": 1319}, expected_missing=0.005)
-    (one,) = found.metrics
+def test_missing_answers_cost_the_power_of_the_reference_and_more_items_and_a_plan_says_what_they_come_to() -> None:
+    for missing, power in ((0.0, 0.87), (0.01, 0.03), (0.005, 0.48)):
+        found = planned({"gsm8k": 1319}, expected_missing=missing)
+        (one,) = found.metrics
+        assert one.planned_power == pytest.approx(power, abs=0.012)
+        assert (one.power_missing is None) is (missing == 0.0)
     assert 2000 < one.items_needed < 2300
     assert 0.023 < one.provable_margin < 0.025
     enough = planned({"gsm8k": one.items_needed}, expected_missing=0.005)
@@ -210,9 +200,8 @@ def test_items_needed_count_the_expected_missing_answers_and_a_plan_says_what_th
     assert any("--expected-missing 0.005" in note for note in english(planned({"gsm8k": 1319}).caveats))
 
 
-def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
-    margins = {"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03}
-    found = planned({"a": 600, "b": 600, "c": 600}, margins=margins)
+def test_a_metrics_own_margin_comes_before_that_of_its_task_and_that_before_the_plans() -> None:
+    found = planned(dict.fromkeys("abc", 600), margins={"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03})
     assert [metric.margin for metric in found.metrics] == [0.04, 0.03, 0.02]
 
 
@@ -279,11 +268,7 @@ def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
         ({}, Given(discordance={"": 1.5}), "discordance must be"),
         ({}, Given(design_effect={"gsm8k": 0.5}), "design-effect of gsm8k must be 1 or more"),
         ({}, Given(rate=0.0), "rate must be"),
-        (
-            {"repeats": 2, "gen_kwargs": {"temperature": 1.0}},
-            Given(discordance={"": 0.02}, noise={"": 0.03}),
-            "noise of gsm8k/",
-        ),
+        ({"repeats": 2} | SAMPLED, Given(discordance={"": 0.02}, noise={"": 0.03}), "noise of gsm8k/"),
     ],
 )
 def test_what_cannot_be_planned_is_one_clear_error(changes: dict[str, object], given: Given, message: str) -> None:
@@ -303,7 +288,7 @@ async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
         return replace(reply("wrong") if is_wrong else echo_number(prompt, seed), sent_at=sent_at)
 
     bench = Bench.of(100, on=answer)
-    sampled: Any = {"repeats": 2, "gen_kwargs": {"temperature": 1.0}}
+    sampled = {"repeats": 2} | SAMPLED
     pilot = pilot_of(bench.store, (await bench.run(**sampled)).comparison_id)
     seen = pilot.metrics["sums/exact_match,none"]
     assert (seen.n_scores, seen.n_changed, seen.discordance) == (200, 20, 0.1)
@@ -337,11 +322,7 @@ def frozen_of(tasks: FakeTasks | None = None, **changes: Any) -> FrozenPlan:
     return FrozenPlan(plan=plan, plan_hash=plan_hash(plan), frozen_at=START, settings={"model": "m"})
 
 
-def test_a_frozen_plan_comes_back_as_it_was() -> None:
-    frozen = frozen_of(rule=DecisionRule(margin=1 / 3, margins={"sums": 1e-05}))
-    assert from_document(to_document(frozen, {}), where="plan.yaml") == frozen
-
-
+PARTS = ("plan", "hash", "frozen_at", "experiment")
 EDITED, OTHER = r"was edited.*run `qualab plan` again", r"made by another version of qualab: .* other fields"
 
 
@@ -352,15 +333,15 @@ EDITED, OTHER = r"was edited.*run `qualab plan` again", r"made by another versio
         (lambda document: document["plan"]["rule"].update(another=1), EDITED),
         (lambda document: document["plan"]["assumptions"].update(joint_power=0.99), EDITED),
         (lambda document: document.update(hash="0" * 64), EDITED),
-        (lambda document: document["plan"].pop("sequential"), OTHER),
-        (lambda document: document["plan"].pop("suite"), OTHER),
+        *((lambda document, name=name: document["plan"].pop(name), OTHER) for name in ("suite", "sequential")),
         (lambda document: document["plan"].update(later=1), OTHER),
-        *((lambda document, name=name: document.pop(name), "not a whole") for name in ("plan", "hash", "frozen_at")),
-        (lambda document: document.pop("experiment"), "not a whole plan file"),
+        *((lambda document, name=name: document.pop(name), "not a whole plan file") for name in PARTS),
     ],
 )
-def test_a_plan_file_that_is_not_as_written_is_refused(edit: Callable[[Any], object], message: str) -> None:
-    document = plain(to_document(frozen_of(), {}))
+def test_a_plan_file_comes_back_as_it_was_written_or_not_at_all(edit: Callable[[Any], object], message: str) -> None:
+    frozen = frozen_of(rule=DecisionRule(margin=1 / 3, margins={"sums": 1e-05}))
+    document = plain(to_document(frozen, {}))
+    assert from_document(document, where="plan.yaml") == frozen
     edit(document)
     if message is OTHER:
         document["hash"] = plan_hash(document["plan"])
@@ -403,7 +384,7 @@ async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewh
 
 
 def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks() -> None:
-    timed = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
+    timed = planned({"a": 30}, Given(rate=2.0), repeats=3, **SAMPLED)
     assert (timed.n_requests, timed.duration_s) == (180, 90.0)
     plain = planned({"a": 60})
     assert make_plan(experiment(), FakeTasks()).assumptions is None
@@ -423,9 +404,8 @@ async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_o
     bench = Bench.of(200, off=answer, on=other_for(range(20)))
     analysis = await bench.run(noise_floor=NoisePlan(runs=1, concurrency=2))
     found = planned_from(pilot_of(bench.store, analysis.comparison_id), 200)
-    (one,) = found.metrics
+    (one,), (alone,) = found.metrics, planned({"sums": 200}, Given(discordance={"": 0.04})).metrics
     assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)
-    alone = planned_suite(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04})).metrics[0]
     assert one.mde_beyond_noise == alone.mde_beyond_noise
     assert one.mde != alone.mde
     assert any("differ in 4.0 %" in note for note in english(found.caveats))

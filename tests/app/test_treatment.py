@@ -64,15 +64,11 @@ def treated(observations: Iterable[Observation], found: DraftedAnswers | None = 
     return treatment_of(planned(**changes), [*OFF, *observations], found or answers(), arms=())
 
 
-# numbers, against counts made by hand
-
-
 def test_counters_by_position_become_every_number() -> None:
     found = treated([stretch(TENS + HUNDREDS, HUNDREDS)])
     (task,) = found.tasks
     assert english(found.troubles) == ()
-    assert (task.rounds, task.draft_tokens, task.accepted_tokens) == (10, 40, 20)
-    assert task.histogram == (2, 2, 2, 2, 2)
+    assert (task.rounds, task.draft_tokens, task.accepted_tokens, task.histogram) == (10, 40, 20, (2,) * 5)
     assert (task.accepted_share, task.mean_length, task.zero_share) == (0.5, 3.0, 0.2)
     assert (task.median_length, task.p10_length) == (3.0, 1.0)
     assert (task.first_third, task.last_third, task.request_mean_length) == (None, None, None)
@@ -93,7 +89,7 @@ def test_thirds_are_told_apart_and_added_up() -> None:
     assert (task.histogram, task.median_length) == ((), None)
 
 
-def test_answers_give_rounds_weighted_by_tokens_and_by_requests() -> None:
+def test_answers_give_rounds_weighted_by_tokens_and_by_requests_or_a_share_alone() -> None:
     told = [
         Drafted(draft_tokens=4, accepted_tokens=2, rounds=(0, 0, 1)),
         Drafted(draft_tokens=16, accepted_tokens=1, rounds=(3, 1, 0)),
@@ -103,10 +99,7 @@ def test_answers_give_rounds_weighted_by_tokens_and_by_requests() -> None:
     assert task.histogram == (3, 1, 1)
     assert (task.mean_length, task.zero_share) == pytest.approx((1.6, 0.6))
     assert task.request_mean_length == pytest.approx((3.0 + 1.25) / 2)
-
-
-def test_without_counts_of_rounds_there_is_a_share_alone() -> None:
-    """llama.cpp's answers, and counters of tokens."""
+    # llama.cpp's answers, and counters of tokens, tell no rounds
     (task,) = treated([], answers(2, drafted=[Drafted(draft_tokens=15, accepted_tokens=2, rounds=())])).tasks
     assert (task.draft_tokens, task.accepted_tokens) == (30, 4)
     assert (task.accepted_share, task.rounds, task.mean_length) == (pytest.approx(2 / 15), None, None)
@@ -154,12 +147,8 @@ def test_the_cost_of_a_round_is_estimated_from_enough_steps_of_both_engines(
 def test_costs_that_are_given_go_before_those_that_are_estimated() -> None:
     observations = [STEPS, segment(*decoded(HUNDREDS, **DRAFTED))]
     found = treated(observations, drafter_costs=DrafterCosts(draft=0.2, overhead=0.05))
-    assert found.break_even_length == pytest.approx(1.25)
-    assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 1.25)
+    assert (found.break_even_length, found.tasks[0].break_even_margin) == pytest.approx((1.25, 3.0 - 1.25))
     assert found.tasks[0].round_cost == pytest.approx(0.9), "beside them"
-
-
-# troubles
 
 
 def with_long(n_long: int) -> DraftedAnswers:
@@ -175,6 +164,10 @@ OLD_ANSWERS = answers(drafted=[Drafted(draft_tokens=15, accepted_tokens=2, round
 ALLOWS = "(a plan may allow that with allow_unobserved)"
 TOO_SHORT = "sums: nothing was drafted; its answers are too short for a drafter to be exercised."
 BELOW = "sums: 3.00 tokens per round, below the"
+BEGUN, WHOLE = (Counters(drafting=drafting, started_at_s=1.0) for drafting in (NOTHING, HUNDREDS))
+BETWEEN = [segment(WHOLE, BEGUN), segment(None, WHOLE), segment(Counters(drafting=TENS, started_at_s=2.0), None)]
+"""A restart between two readings that failed."""
+ANEW = "engine restarted while it was asked"
 COSTS = "the drafter costs time here."
 
 
@@ -186,6 +179,7 @@ COSTS = "the drafter costs time here."
         ([stretch(HUNDREDS)], None, {"rule": DecisionRule(min_accepted_share=0.51)}, "sums: ", ""),
         ([stretch(HUNDREDS)], None, {"rule": DecisionRule(min_accepted_share=0.5)}, "", ""),
         ([stretch(TENS, TENS)], None, {}, DEAD, ""),
+        (BETWEEN, None, {}, f"sums: the candidate's {ANEW}", ""),
         ([segment(NO_DRAFTER, NO_DRAFTER)], None, {}, NO_DRAFTER_SAID, ""),
         ([segment(NO_DRAFTER, NO_DRAFTER)], None, {"rule": ALLOWED}, NO_DRAFTER_SAID, ""),
         ([segment(NO_DRAFTER, NO_DRAFTER)], OLD_ANSWERS, {}, "", ""),
@@ -223,37 +217,22 @@ def test_what_is_a_trouble_and_what_is_only_said(
     assert not note or note in english(found.notes)
 
 
-@pytest.mark.parametrize(("accepting", "is_said"), [(40, True), (50, False)])
-def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: bool) -> None:
-    found = treated([stretch(replace(HUNDREDS, accepted_tokens=accepting, accepted_at=(accepting, 0, 0, 0)))])
-    assert any("accepted no draft token" in note for note in english(found.notes)) is is_said
-    assert english(found.troubles) == ()
+def test_rounds_that_mostly_accept_nothing_are_said() -> None:
+    for n, is_said in ((40, True), (50, False)):
+        found = treated([stretch(replace(HUNDREDS, accepted_tokens=n, accepted_at=(n, 0, 0, 0)))])
+        assert any("accepted no draft token" in note for note in english(found.notes)) is is_said
+        assert english(found.troubles) == ()
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_nothing_tells_of_the_baseline(allowed: bool) -> None:
-    plan = planned(rule=DecisionRule(allow_unobserved=allowed))
-    found = treatment_of(plan, [seen(BASELINE, None), stretch(TENS)], answers(), arms=())
-    said = f"whether the baseline drafts is not observable: {CLOSED} {ALLOWS}"
-    assert english(found.troubles) == (() if allowed else (said,))
-
-
-def test_a_baseline_that_drafted() -> None:
-    both = [stretch(TENS, arm=arm) for arm in ArmName]
-    found = treatment_of(planned(), both, answers(40, arm=BASELINE, into=answers()), arms=())
-    assert english(found.troubles) == ("sums: the baseline drafted 40 tokens: a drafter is on there",)
-
-
-def test_a_restart_between_two_readings_that_failed_is_found() -> None:
-    whole = Counters(drafting=HUNDREDS, started_at_s=1.0)
-    later = Counters(drafting=TENS, started_at_s=2.0)
-    stretches = [
-        segment(whole, Counters(drafting=NOTHING, started_at_s=1.0), attempts=20),
-        segment(None, whole, attempts=10),
-        segment(later, None, attempts=10),
-    ]
-    (found,) = english(treated(stretches).troubles)
-    assert found.startswith("sums: the candidate's engine restarted while it was asked")
+def test_a_baseline_has_to_show_that_it_does_not_draft() -> None:
+    for observed, rule, expected in (
+        (seen(BASELINE, None), {}, (f"whether the baseline drafts is not observable: {CLOSED} {ALLOWS}",)),
+        (seen(BASELINE, None), {"rule": ALLOWED}, ()),
+        (stretch(TENS, arm=BASELINE), {}, ("sums: the baseline drafted 40 tokens: a drafter is on there",)),
+    ):
+        both = answers(arm=BASELINE, into=answers())
+        found = treatment_of(planned(**rule), [observed, stretch(TENS)], both, arms=())
+        assert english(found.troubles) == expected
 
 
 @pytest.mark.parametrize(
@@ -262,14 +241,11 @@ def test_a_restart_between_two_readings_that_failed_is_found() -> None:
 def test_requests_beyond_ours_and_beyond_what_a_kill_left_behind(finished: int, starts: int, is_said: bool) -> None:
     before = Counters(drafting=NOTHING, finished_requests=0)
     after = Counters(drafting=TENS, finished_requests=finished)
+    ours = [one for one in Summary([]).arms if one.arm is CANDIDATE]
     observations = [*OFF, *[seen(CANDIDATE, before)] * starts, segment(after, before)]
-    summary = next(one for one in Summary([]).arms if one.arm is CANDIDATE)
-    found = treatment_of(planned(), observations, answers(), arms=(summary,))
+    found = treatment_of(planned(), observations, answers(), arms=ours)
     assert any("not from this run" in note for note in english(found.notes)) is is_said
     assert english(found.troubles) == ()
-
-
-# whole runs against scripted servers
 
 
 def told_level(level: str, **changes: Any) -> EngineScript:
@@ -281,24 +257,39 @@ ALL = 40 * ROUNDS
 SHUT = replace(OPEN, has_metrics=False)
 """Closed metrics, but an open configuration."""
 TWO = (EngineScript(fingerprints=(f"vllm-0.32.0-{name}",)) for name in "ab")
+NO_LENGTHS = (
+    "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
+    "(vLLM: --per-request-spec-decode-metrics summary)."
+)
+HALF_OPEN = (
+    "The engine's configuration is not open in the baseline (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions "
+    "and models alone were compared."
+)
+PARTLY = "publishes only part of its configuration: "
 
 
 @pytest.mark.parametrize(
-    ("off", "on", "rounds", "draft_tokens"),
+    ("off", "on", "rounds", "draft_tokens", "said"),
     [
-        *((one, one, ALL, ALL * SPEC_TOKENS) for one in (EngineScript(), LLAMA, SGLANG, TENSORRT_LLM)),
-        (*[replace(LLAMA, has_metrics=False)] * 2, None, ALL * SPEC_TOKENS),
-        (PROMETHEUS, PROMETHEUS, None, ALL * SPEC_TOKENS),
-        (TGI, TGI, ALL, None),
-        (OPEN, replace(OPEN, tells=True, engines=3, model_name="another-name"), ALL, ALL * SPEC_TOKENS),
-        (told_level("none"), told_level("summary", tells=True), ALL, ALL * SPEC_TOKENS),
-        (SHUT, replace(SHUT, tells=True), ALL, ALL * SPEC_TOKENS),
-        (EngineScript(), EngineScript(dead_for="Go on"), ALL, ALL * SPEC_TOKENS),  # one probe finds nothing
-        (*TWO, ALL, ALL * SPEC_TOKENS),
+        *((one, one, ALL, ALL * SPEC_TOKENS, ()) for one in (EngineScript(), LLAMA, SGLANG)),
+        (
+            *(TENSORRT_LLM, TENSORRT_LLM, ALL, ALL * SPEC_TOKENS),
+            ("The candidate's engine tells its iterations once: ", f"TensorRT-LLM {PARTLY}"),
+        ),
+        (*[replace(LLAMA, has_metrics=False)] * 2, None, ALL * SPEC_TOKENS, ()),
+        (PROMETHEUS, PROMETHEUS, None, ALL * SPEC_TOKENS, ()),
+        (TGI, TGI, ALL, None, (f"TGI {PARTLY}",)),
+        (OPEN, OPEN, ALL, ALL * SPEC_TOKENS, (NO_LENGTHS,)),
+        (EngineScript(), OPEN, ALL, ALL * SPEC_TOKENS, (HALF_OPEN,)),
+        (OPEN, replace(OPEN, tells=True, engines=3, model_name="another-name"), ALL, ALL * SPEC_TOKENS, ()),
+        (told_level("none"), told_level("summary", tells=True), ALL, ALL * SPEC_TOKENS, ()),
+        (SHUT, replace(SHUT, tells=True), ALL, ALL * SPEC_TOKENS, ()),
+        (EngineScript(), EngineScript(dead_for="Go on"), ALL, ALL * SPEC_TOKENS, ()),  # one probe finds nothing
+        (*TWO, ALL, ALL * SPEC_TOKENS, ()),
     ],
 )
 def test_a_healthy_pair_is_never_stopped_or_invalid_and_its_drafter_is_told_as_far_as_engines_count(
-    off: EngineScript, on: EngineScript, rounds: int | None, draft_tokens: int | None
+    off: EngineScript, on: EngineScript, rounds: int | None, draft_tokens: int | None, said: tuple[str, ...]
 ) -> None:
     with pair(off=off, on=on) as both:
         assert stops(both.preflight()) == []
@@ -314,6 +305,8 @@ def test_a_healthy_pair_is_never_stopped_or_invalid_and_its_drafter_is_told_as_f
     if on.kind in ("vllm", "llama") and on.has_metrics:
         assert (task.histogram, task.first_third, task.last_third) == ((0, 0, ALL, 0), 3.0, 3.0)
     assert (task.request_mean_length == 3.0) is on.tells
+    for start in said:
+        assert any(note.startswith(start) for note in notes(found)), start
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llama"])
@@ -322,7 +315,6 @@ def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
         assert drafting(both.compared()).round_cost == pytest.approx(0.3, abs=0.05)
 
 
-ANEW = "engine restarted while it was asked"
 PICKS: dict[str, Any] = {"sizes": {"sums": 40, "picks": 30}, "scored": ("picks",)}
 
 
@@ -333,8 +325,8 @@ PICKS: dict[str, Any] = {"sizes": {"sums": 40, "picks": 30}, "scored": ("picks",
             {"on": EngineScript(dead_for="letters"), "sizes": {"sums": 6, "letters": 6}},
             None,
             "letters: the candidate drafted nothing in 6 answers, while it did in other tasks: every task that "
-            "generates has to show the drafter "
-            "at work (one that looks up its tokens in the prompt may find nothing here: leave such a task out)",
+            "generates has to show the drafter at work (one that looks up its tokens in the prompt may find "
+            "nothing here: leave such a task out)",
         ),
         ({"on": EngineScript(restart_at=20)}, None, f"sums: the candidate's {ANEW}"),
         (PICKS | {"on": EngineScript(restart_at_finished=83)}, None, f"picks: the candidate's {ANEW}"),
@@ -411,29 +403,6 @@ def test_one_other_name_in_both_arms_is_a_name_of_the_model() -> None:
     assert (said in messages(before), said in stops(before)) == (True, False)
     assert found.verdict is not Verdict.INVALID
     assert found.arms[1].models == {"scripted-2026-01-02": 40}
-
-
-@pytest.mark.parametrize(
-    ("off", "on", "note"),
-    [
-        (
-            *(OPEN, OPEN),
-            "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
-            "(vLLM: --per-request-spec-decode-metrics summary).",
-        ),
-        (
-            *(EngineScript(), OPEN),
-            "The engine's configuration is not open in the baseline (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions "
-            "and models alone were compared.",
-        ),
-        (TENSORRT_LLM, TENSORRT_LLM, "The candidate's engine tells its iterations once: "),
-        (TENSORRT_LLM, TENSORRT_LLM, "TensorRT-LLM publishes only part of its configuration: "),
-        (TGI, TGI, "TGI publishes only part of its configuration: "),
-    ],
-)
-def test_what_engines_do_not_tell_is_said(off: EngineScript, on: EngineScript, note: str) -> None:
-    with pair(off=off, on=on) as both:
-        assert any(one.startswith(note) for one in notes(both.compared()))
 
 
 @pytest.mark.parametrize(("kind", "said"), [("vllm", "finished 10 requests"), ("llama", "read 170 prompt tokens")])
