@@ -25,7 +25,7 @@ def test_nothing_is_needed_on_this_machine_until_there_has_been_a_token(make: Ma
     service = make()
     header = service.token()
     refused = service.client.get("/v1/comparisons")
-    check_problem(refused, 401, "unauthenticated")
+    assert check_problem(refused, 401, "unauthenticated")["errors"][0]["field"] == "Authorization"
     assert refused.headers["www-authenticate"] == "Bearer"
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
     revoke(service, service.store.tokens()[0].id)
@@ -149,7 +149,7 @@ def test_only_this_machines_own_and_allowed_names_are_taken(make: Make) -> None:
     client = make(allowed_hosts=("lab.example",)).client
     answers = {host: client.get("/v1/comparisons", headers={"Host": host}) for host in (*FOREIGN, *OWN)}
     assert [{answers[host].status_code for host in hosts} for hosts in (FOREIGN, OWN)] == [{421}, {200}]
-    assert answers["evil.example"].json()["code"] == "misdirected"
+    assert check_problem(answers["evil.example"], 421, "misdirected")["errors"][0]["field"] == "Host"
 
 
 def test_a_page_of_another_site_neither_changes_nor_reads(idle: Service) -> None:

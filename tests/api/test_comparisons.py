@@ -7,7 +7,8 @@ import pytest
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.registry import Scope
 from qualab.service.reading import Follower
-from tests.api.conftest import EXPERIMENT, OFF, ON, Make, Service, at_work, check_problem, make_bench
+from tests.api.conftest import EXPERIMENT, Make, Service, at_work, check_problem, make_bench
+from tests.api.test_documents import AROUND, plan_of
 from tests.app.fakes import echo_number, failure
 from tests.store.samples import put
 
@@ -61,7 +62,7 @@ def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
     first, again, other = send(EXPERIMENT), send(EXPERIMENT), send(EXPERIMENT | {"label": "other"})
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.json()["id"] == again.json()["id"]
-    assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
+    assert check_problem(other, 422, "idempotency-key-reused")["errors"][0]["field"] == "Idempotency-Key"
     assert idle.store.counts() == {"queued": 1}
     for key in ("with space", "x" * 201, "\x7f"):
         refused = send(EXPERIMENT, key)
@@ -101,8 +102,8 @@ def test_ids_that_nothing_has_are_not_found(working: Service) -> None:
     for comparison_id in ("20260102-030405-00000000", "%00", "a b", "x" * 500, "..%2F..", beginning):
         for path in (*paths, "/events"):
             found = working.client.get(f"/v1/comparisons/{comparison_id}{path}")
-            assert found.status_code == 404, (comparison_id, path)
-            assert found.headers["content-type"] == "application/problem+json"
+            (error,) = check_problem(found, 404, found.json()["code"])["errors"]
+            assert error["field"] == ("path" if "%2F" in comparison_id else "comparison_id"), (comparison_id, path)
     for path in ("cancel", "resume", "analyses", "verification"):
         assert working.client.post(f"/v1/comparisons/nothing/{path}").status_code == 404, path
     assert working.client.post("/v1/comparisons/nothing/signoffs", json={"signed_by": "x"}).status_code == 404
@@ -114,6 +115,8 @@ def test_what_waits_can_be_cancelled_and_taken_up_again_on_record(idle: Service)
     read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
     assert (read["status"], read["verdict"], read["plan_hash"], read["created_by"]) == ("queued", None, "", "loopback")
     assert (read["has_ended"], read["experiment"]) == (False, EXPERIMENT | {"label": "nightly"})
+    refused = check_problem(idle.client.delete(f"/v1/comparisons/{comparison_id}"), 409, "comparison-busy")
+    assert refused["errors"][0]["field"] == "comparison_id"
     cancelled = idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     assert idle.client.post(f"/v1/comparisons/{comparison_id}/cancel").status_code == 200
@@ -145,7 +148,8 @@ def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, pa
     put(idle.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
     url = f"/v1/comparisons/{comparison_id}{path}"
     for stale in (etag, '"nonsense"', "nonsense", ""):
-        check_problem(idle.client.request(method, url, headers={"If-Match": stale}), 412, "version-conflict")
+        refused = idle.client.request(method, url, headers={"If-Match": stale})
+        assert check_problem(refused, 412, "version-conflict")["errors"][0]["field"] == "If-Match"
     fresh = idle.client.get(f"/v1/comparisons/{comparison_id}").headers["etag"]
     assert idle.client.request(method, url, headers={"If-Match": f'"other", {fresh}'}).status_code < 300
 
@@ -161,9 +165,8 @@ def test_what_changes_while_it_is_being_deleted_stays(idle: Service, monkeypatch
 
     monkeypatch.setattr(idle.store, "delete", late)
     url = f"/v1/comparisons/{comparison_id}"
-    check_problem(
-        idle.client.delete(url, headers={"If-Match": idle.client.get(url).headers["etag"]}), 412, "version-conflict"
-    )
+    seen = {"If-Match": idle.client.get(url).headers["etag"]}
+    check_problem(idle.client.delete(url, headers=seen), 412, "version-conflict")
     assert idle.client.get(url).status_code == 200
     assert idle.client.delete(url, headers={"If-Match": "*"}).status_code == 204
 
@@ -181,10 +184,7 @@ def test_what_keeps_a_comparison_from_running_stands_in_its_verdict(working: Ser
 def test_a_plan_file_is_run_as_it_was_frozen(working: Service) -> None:
     computed = working.client.post("/v1/plans", json={"model": "m", "tasks": "sums", "max_attempts": 1})
     assert computed.status_code == 200, computed.text
-    document = computed.json()["document"]
-    sent = working.client.post(
-        "/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
-    )
+    sent = working.client.post("/v1/comparisons", json=computed.json()["document"] | AROUND)
     assert sent.status_code == 202, sent.text
     comparison_id = sent.json()["id"]
     assert working.done(comparison_id)["plan_hash"] == computed.json()["plan_hash"]
@@ -194,8 +194,7 @@ def test_a_plan_file_is_run_as_it_was_frozen(working: Service) -> None:
 
 
 def test_a_plan_that_would_not_be_what_is_run_is_refused(idle: Service) -> None:
-    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
-    around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    document = plan_of(idle) | AROUND
 
     def refused(body: dict[str, Any]) -> Any:
         answer = idle.client.post("/v1/comparisons", json=body)
@@ -203,12 +202,12 @@ def test_a_plan_that_would_not_be_what_is_run_is_refused(idle: Service) -> None:
         return answer.json()
 
     edited = document | {"plan": document["plan"] | {"rule": document["plan"]["rule"] | {"margin": 0.5}}}
-    assert refused(edited | around)["code"] == "plan-changed"
-    assert refused(document | around | {"margin": 0.5})["errors"][0]["field"] == "margin"
+    assert refused(edited)["code"] == "plan-changed"
+    assert refused(document | {"margin": 0.5})["errors"][0]["field"] == "margin"
     idle.bench.harness.tasks.config_hash = "another"
     idle.context.planner._tasks.clear()  # as after some minutes
     idle.context.planner._plans.clear()
-    assert "tasks" in refused(document | around)["detail"]
+    assert "tasks" in refused(document)["detail"]
 
 
 def test_lists_come_in_the_order_that_is_asked_for_page_by_page(idle: Service) -> None:
@@ -251,8 +250,5 @@ def test_a_sign_off_needs_an_admin_says_what_stands_in_the_way_and_keeps_its_com
     assert {check["name"] for check in verification["checks"]} >= {"plan", "seals", "answers", "scores", "analysis"}
     assert working.client.get(f"/v1/comparisons/{done}", headers=admin).json()["is_signed_off"] is True
     for method, path, body in (("DELETE", "", None), ("POST", "/resume", {"retry_failed": True})):
-        check_problem(
-            working.client.request(method, f"/v1/comparisons/{done}{path}", json=body, headers=admin),
-            409,
-            "comparison-signed-off",
-        )
+        kept = working.client.request(method, f"/v1/comparisons/{done}{path}", json=body, headers=admin)
+        check_problem(kept, 409, "comparison-signed-off")

@@ -50,7 +50,7 @@ def test_a_session_is_the_same_on_every_database(stored: Service) -> None:
     assert actions == ["comparison.delete", "analysis.create", "comparison.create", "comparison.create"]
 
 
-ODD: list[Any] = ["\x00", "\ud800", "x" * 5_000, "'; --", "%", "\U0001f600", -1, 2**31, 2**63, 2**200, 1e308]
+ODD: list[Any] = ["\x00", "?", "x" * 5_000, "'; --", "%", "\U0001f600", -1, 2**31, 2**63, 2**200, 1e308]
 
 
 def test_no_value_is_an_error_of_the_database(stored: Service) -> None:
@@ -58,16 +58,12 @@ def test_no_value_is_an_error_of_the_database(stored: Service) -> None:
     comparison_id = service.finished()
     for odd in ODD:
         for name in ("label", "model", "status", "since", "cursor", "limit"):
-            assert service.client.get("/v1/comparisons", params={name: clean(odd)}).status_code < 500, (name, odd)
+            assert service.client.get("/v1/comparisons", params={name: odd}).status_code < 500, (name, odd)
         for name in ("task", "min_length", "max_length", "cursor", "limit"):
             path = f"/v1/comparisons/{comparison_id}/items"
-            assert service.client.get(path, params={name: clean(odd)}).status_code < 500, (name, odd)
+            assert service.client.get(path, params={name: odd}).status_code < 500, (name, odd)
         for path in (f"/v1/comparisons/{comparison_id}/items/{odd}", f"/v1/comparisons/{comparison_id}/analyses/{odd}"):
-            assert service.client.get(path.encode("utf-8", "replace").decode().replace("\x00", "%00")).status_code < 500
-
-
-def clean(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+            assert service.client.get(path.replace("\x00", "%00")).status_code < 500
 
 
 def test_a_database_that_goes_away_and_comes_back(server: str, postgresql_url: str) -> None:

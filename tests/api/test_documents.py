@@ -27,6 +27,10 @@ def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> 
     return errors
 
 
+AROUND = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+"""What a plan file lacks to be run."""
+
+
 def plan_of(service: Service) -> Any:
     return service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
 
@@ -34,17 +38,14 @@ def plan_of(service: Service) -> Any:
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"margn": 0.1}, "margn", "Did you mean margin?"),
     ({"accept_underpower": True}, "accept_underpower", "Did you mean accept_underpowered?"),
-    ({"zzzzzz": 1}, "zzzzzz", "Known: "),
     ({"margin": 2}, "margin", "must be below 1"),
     ({"margin": "wide"}, "margin", "number"),
     ({"margins": {"nothing": 0.1}}, "margins", "no benchmark, task or metric named nothing"),
-    ({"margins": {"sums": 1e-300}}, "margins.sums", "at least 1e-06"),
     ({"baseline": "http://[127.0.0.1]/v1"}, "baseline", "is not a URL"),
     ({"candidate": "http://[::1"}, "candidate", "is not a URL"),
     ({"label": "a\nb"}, "label", "on one line"),
     ({"model": "\u202e"}, "model", "without control characters"),
     ({"repeats": 3}, "repeats", "temperature 0"),
-    ({"looks": 5, "sequential": True}, "looks", "sequential"),
     ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
     ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
     ({"objective": "win"}, "objective", "equivalence"),
@@ -62,7 +63,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"exclusive": "yes"}, "exclusive", "true or false"),
     ({"concurrency": 33}, "concurrency", "a host gets at most 64 requests at once"),
     ({"data_dir": "/etc"}, "data_dir", "may not name"),
-    ({"include_path": "/etc"}, "include_path", "may not name"),
     ({"include_path": ["/etc", "/tmp"]}, "include_path", "may not name"),
     ({"tokenizer": "/etc/passwd"}, "tokenizer", "may not name"),
     ({"checkpoint": "/etc"}, "checkpoint", "may not name"),
@@ -85,11 +85,10 @@ def test_what_is_wrong_is_named_with_what_is_allowed(idle: Service) -> None:
 
 
 def test_everything_that_is_wrong_is_named_at_once(idle: Service) -> None:
-    assert set(refused(idle, margn=1, modle=2)) == {"margn", "modle"}
+    wrong = {"margn modle": 1, "margin alpha timeout": "x", "baseline candidate model": ""}
+    for names, value in (wrong | {"data_dir output_path": "/etc"}).items():
+        assert refused(idle, **dict.fromkeys(names.split(), value)).keys() == set(names.split())
     assert len(str(refused(idle, **{"k" * 100_000: 1}))) < 5_000
-    assert set(refused(idle, margin="x", alpha="y", timeout="z")) == {"margin", "alpha", "timeout"}
-    assert set(refused(idle, baseline="", candidate="", model="")) == {"baseline", "candidate", "model"}
-    assert set(refused(idle, data_dir="/etc", output_path="/tmp")) == {"data_dir", "output_path"}
 
 
 def test_the_services_own_folders_may_be_named(make: Make, tmp_path: Path) -> None:
@@ -118,10 +117,8 @@ def test_the_operators_environment_says_nothing_of_a_request(make: Make, monkeyp
 
 def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
     service = make()
-    plan = plan_of(service)
     keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
-    around = {"baseline": OFF, "candidate": ON, "label": "x", **keys}
-    for sent in (EXPERIMENT | {"margins": "sums=0.1", **keys}, plan | around):
+    for sent in (EXPERIMENT | {"margins": "sums=0.1", **keys}, plan_of(service) | AROUND | {"label": "x", **keys}):
         once = service.context.read_document(sent)
         assert service.context.read_document(once.document) == once
         assert once.keys == {"baseline": "env:QUALAB_KEY_A", "candidate": "env:QUALAB_KEY_B"}
@@ -131,8 +128,7 @@ def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path
     service = make(data_dir=tmp_path)
     plan = plan_of(service)
     plan["experiment"] |= {"data_dir": "/somewhere/else", "output_path": "/elsewhere", "api_key_file": "/home/k"}
-    around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
-    sent = service.client.post("/v1/comparisons", json=plan | around)
+    sent = service.client.post("/v1/comparisons", json=plan | AROUND)
     assert sent.status_code == 202, sent.text
     assert "/elsewhere" not in sent.text
     assert service.context.read_document(sent.json()["experiment"]).experiment.data_dir == tmp_path
@@ -144,7 +140,7 @@ def test_what_is_no_whole_plan_is_refused(idle: Service) -> None:
     values["experiment"] = (None, 7, {"tasks": "other"}, {"margn": 1})
     broken = [{name: value} for name, each in values.items() for value in each]
     for part in (*broken, {"qualab_plan": None, "plan": None}):
-        sent = idle.client.post("/v1/comparisons", json=plan | {"baseline": OFF, "candidate": ON} | part)
+        sent = idle.client.post("/v1/comparisons", json=plan | AROUND | part)
         assert sent.status_code == 422, (part, sent.text)
 
 

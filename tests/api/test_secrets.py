@@ -11,7 +11,8 @@ import pytest
 from qualab.errors import SecretForbidden
 from qualab.model.names import ArmName
 from qualab.service.access import ReferencedSecrets
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, check_problem, make_bench, make_service
+from tests.api.conftest import EXPERIMENT, Service, at_work, check_problem, make_bench, make_service
+from tests.api.test_documents import AROUND, plan_of
 
 CANARY = "sk-canary-9c4e1f"
 
@@ -44,8 +45,7 @@ def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(idle: Service, caplo
 
 
 def test_a_key_in_a_plan_file_is_refused_and_its_figures_are_not_kept(idle: Service) -> None:
-    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
-    document |= {"figures": {"note": CANARY}, "baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    document = plan_of(idle) | AROUND | {"figures": {"note": CANARY}}
     answer = idle.client.post("/v1/comparisons", json=document)
     assert answer.status_code == 202
     assert CANARY not in answer.text

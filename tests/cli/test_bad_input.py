@@ -105,6 +105,7 @@ STATS = "stats test --gains 7 --losses 12 --items 600 --margin 0.02"
 PLAN = "plan --tasks demo_arithmetic"
 REFUSED: list[tuple[str, str]] = [
     # a command line, and a part of what it says
+    ("preflihgt", "Did you mean 'preflight'"),
     ("run --taks gsm8k", "--tasks"),
     *(
         (f"{command} 20200101", "There is no comparison '20200101'")
@@ -136,6 +137,7 @@ REFUSED: list[tuple[str, str]] = [
     (f"{PLAN} --missing-lost 1", "missing_lost must be"),
     (f"{PLAN} --pilot nothing", "no comparison"),
     (f"{PLAN} --objective better", "better"),
+    ("token revoke nothing", "There is no token"),
     ("token create ci --expires 0h", "expires"),
     ("token create ci --expires 5y", "--expires: '5y' is not a duration"),
     ("serve --port 99999", "port"),

@@ -22,16 +22,9 @@ GATE, SERVICE = (
 )
 
 
-def commands(**names: str) -> list[list[str]]:
-    """Every command, with its placeholders replaced."""
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", GATE, re.DOTALL) for line in block.splitlines()]
-    found = []
-    for line in lines:
-        named = re.sub(r"\$?\b(ID|SERVER)\b", lambda found: names[found[1]], line)
-        program, *arguments = shlex.split(named, comments=True)
-        assert program == "qualab"
-        found.append(arguments)
-    return found
+def blocks(text: str) -> str:
+    """The commands of its shell blocks."""
+    return "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
 
 
 @pytest.mark.slow
@@ -43,9 +36,12 @@ def test_the_commands_of_the_documentation_do_what_it_says(qualab: Command, tmp_
     token = tmp_path / "token.txt"
     token.write_text(qualab("token", "create", "ci").out)
     with serving(tmp_path) as (url, _):
-        named = commands(ID=done.comparison_id, SERVER=url)
-        codes = [qualab(*(str(token) if part == "token.txt" else part for part in one)).code for one in named]
-    assert [one[0] for one in named] == ["gate"] * 3 + ["sign-off"] * 2 + ["verify"]
+        names = {"ID": done.comparison_id, "SERVER": url, "token.txt": str(token)}
+        text = re.sub(r"\$?\b(ID|SERVER|token\.txt)\b", lambda found: names[found[1]], blocks(GATE))
+        commands = [shlex.split(line, comments=True) for line in text.splitlines()]
+        codes = [qualab(*arguments).code for _, *arguments in commands]
+    named = [("qualab", name) for name in ("gate", "gate", "gate", "sign-off", "sign-off", "verify")]
+    assert [(program, name) for program, name, *_ in commands] == named
     assert codes == [0, 0, 0, 2, 0, 0]  # limited and unpinned: refused, unless a reason is given
 
 
@@ -56,18 +52,12 @@ def test_the_documentation_names_every_verdict_at_its_exit_code() -> None:
     assert set(rows) == {"0", "1", "2", "3", "4", "5"}
 
 
-def blocks(*headings: str) -> str:
-    """The shell blocks under these headings."""
-    parts = re.split(r"^## ", SERVICE, flags=re.MULTILINE)
-    found = [part for part in parts if part.splitlines()[0] in headings]
-    assert len(found) == len(headings)
-    return "\n".join(re.findall(r"```sh\n(.*?)```", "\n".join(found), re.DOTALL))
-
-
 @pytest.mark.slow
 def test_the_session_of_the_documentation_works(tmp_path: Path) -> None:
-    script = f"set -euo pipefail\n{blocks('A session', 'Plans')}"
-    script = script.replace("curl ", "curl --fail-with-body ")
+    sections = re.split(r"^## ", SERVICE, flags=re.MULTILINE)
+    parts = [blocks(section) for section in sections if section.startswith(("A session\n", "Plans\n"))]
+    assert len(parts) == 2
+    script = "".join(["set -euo pipefail\n", *parts]).replace("curl ", "curl --fail-with-body ")
     with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on, serving(tmp_path) as (url, _):
         variables = {"SERVER": url, "OFF": off.url, "ON": on.url, "MODEL": MODEL, "BUILD": "build-17"}
         command, own = ["bash", "-c", script], os.environ | variables

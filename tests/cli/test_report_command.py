@@ -37,25 +37,18 @@ def test_the_files_name_says_the_format(
     assert json.loads(path.read_bytes())["comparison_id"] == name
 
 
-def test_without_a_file_a_pdf_is_written_here(
-    qualab: Command, database: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert qualab("report", name, "--db", database).out == f"Wrote qualab-{name}.pdf\n"
-    (path,) = (path for path in tmp_path.iterdir() if name in path.name)
-    assert (path.name, path.read_bytes()[:4]) == (f"qualab-{name}.pdf", b"%PDF")
-
-
 def test_a_dash_is_the_standard_output(database: Path, name: str) -> None:
     command = [sys.executable, "-m", "qualab", "report", name, "-o", "-", "--format", "md", "--db", str(database)]
     done = subprocess.run(command, capture_output=True, check=True)
     assert done.stdout.decode().startswith("# Baseline and candidate: ")
 
 
-def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
+def test_without_a_file_a_report_is_written_here_and_of_a_plan_after_the_data_under_a_name_of_its_own(
     qualab: Command, database: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert qualab("report", name, "--db", database).out == f"Wrote qualab-{name}.pdf\n"
+    assert (tmp_path / f"qualab-{name}.pdf").read_bytes().startswith(b"%PDF")
     plan = qualab("compare", name, "--margin", 0.05, "--db", database).err.partition("--plan ")[2][:12]
     for more, file in ((("--plan", plan[:5]), f"qualab-{name}-{plan}.md"), ((), f"qualab-{name}.md")):
         done = qualab("report", name, *more, "--format", "md", "--db", database)

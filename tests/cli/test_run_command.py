@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +26,7 @@ from tests.app.scripted_pair import Talker
 from tests.cli.conftest import Command, naming
 from tests.said import english
 from tests.scripted_server import Script, ScriptedServer
+from tests.waiting import wait_for
 
 Pair = tuple[ScriptedServer, ScriptedServer]
 
@@ -125,12 +125,14 @@ def stored(db: Path) -> list[tuple[object, ...]]:
         return []
 
 
-def wait_for_answers(db: Path, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while len(stored(db)) < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def cut_off(number: int, arms: list[str], db: Path, count: int, *more: str) -> tuple[int, str]:
+    """The exit code of a run that gets a signal after so many answers, and what it said."""
+    process = spawn(arms, db, *more)
+    wait_for(lambda: len(stored(db)) >= count or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    return process.returncode, err
 
 
 def check_same(qualab: Command, resumed: str, whole: str, *parts: str) -> None:
@@ -149,10 +151,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     qualab: Command, slow_pair: Pair, tmp_path: Path
 ) -> None:
     db = tmp_path / "qualab.db"
-    process = spawn(naming(*slow_pair), db)
-    wait_for_answers(db, 150, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    cut_off(signal.SIGKILL, naming(*slow_pair), db, 150)
     before = stored(db)
     asked = [len(server.requests) for server in slow_pair]
     n_tried = sum(path.endswith("completions") for server in slow_pair for path, _ in server.requests)
@@ -204,14 +203,9 @@ def test_a_reasoning_model_runs_with_thinking_whole_and_cut(qualab: Command, set
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: Pair, tmp_path: Path) -> None:
-    db = tmp_path / "qualab.db"
-    process = spawn(naming(*slow_pair), db)
-    wait_for_answers(db, 20, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    comparison = qualab.json("list")[0]
-    assert comparison["status"] == "interrupted"
+    code, err = cut_off(signal.SIGINT, naming(*slow_pair), tmp_path / "qualab.db", 20)
+    (comparison,) = qualab.json("list")
+    assert (code, comparison["status"]) == (130, "interrupted")
     assert f"qualab resume {comparison['id']}" in err
     assert "Traceback" not in err
     assert sum(line.startswith("baseline ") for line in err.splitlines()) == 1
@@ -259,14 +253,10 @@ def test_release_runs_over_chat_and_over_completions(
 def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_verdict(
     qualab: Command, tmp_path: Path
 ) -> None:
-    db = tmp_path / "qualab.db"
     script = Script(latency_s=0.02)
     with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.03, drafts=True)) as on:
         more = ["--looks", "6", "--margin", "0.2"]
-        process = spawn(naming(off, on), db, *more)
-        wait_for_answers(db, 130, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        cut_off(signal.SIGKILL, naming(off, on), tmp_path / "qualab.db", 130, *more)
         comparison = qualab.json("list")[0]
         resumed = qualab("resume", comparison["id"])
         n_before = len(off.requests)
@@ -327,14 +317,3 @@ def test_many_connections_need_no_raised_limit_of_open_files(qualab: Command, sl
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "baseline 240/240" in done.err
     assert " 0 errors" in done.err.splitlines()[-2]
-
-
-def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "qualab", "run", *arms, "--tasks", "demo_arithmetic", "--limit", "2"]
-    environment = {**os.environ, "QUALAB_DB": str(tmp_path / "qualab.db")}
-    assert subprocess.run(command, env=environment, stdout=writing, stderr=writing, check=False).returncode == 3
-    os.close(writing)
-    with closing(sqlite3.connect(tmp_path / "qualab.db")) as database:
-        assert database.execute("select count(*) from analysis").fetchone() == (1,)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qualab.cli.main import COMMANDS, app
-from tests.cli.conftest import write_table
+from qualab.cli.main import COMMANDS
+from tests.cli.conftest import Command, write_table
 
 SLOW = {"alembic", "datasets", "lm_eval", "numpy", "pydantic_settings", "pyreqwest", "scipy", "yaml"}
 COUNTS = ["--gains", "7", "--losses", "12", "--items", "600", "--margin", "0.02"]
@@ -46,15 +46,6 @@ def test_a_command_does_not_load_what_it_does_not_use(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_where_the_table_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        app([name, "--help"], prog_name="qualab")
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"Usage: qualab {name} ")
-
-
-def test_a_mistyped_command_gets_the_nearest_names(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        app(["preflihgt"], prog_name="qualab")
-    assert ended.value.code == 2
-    assert "Did you mean 'preflight'" in capsys.readouterr().err
+def test_every_command_is_where_the_table_says(qualab: Command, name: str) -> None:
+    done = qualab(name, "--help")
+    assert (done.code, f" {name} " in done.out.partition("\n")[0]) == (0, True), done.out + done.err

@@ -14,7 +14,6 @@ from tests.cli.conftest import Command, Outcome
 
 GUIDE = Path(__file__).parents[2] / "docs" / "statistics.md"
 COUNTS = ("--gains", 7, "--losses", 12, "--items", 600)
-POWER = ("--items", 600, "--discordance", 0.05, "--margin", 0.03)
 
 
 def lines(outcome: Outcome) -> list[str]:
@@ -22,36 +21,54 @@ def lines(outcome: Outcome) -> list[str]:
     return [" ".join(line.split()) for line in outcome.out.splitlines()]
 
 
-def test_counts_in_words(qualab: Command) -> None:
-    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02))
-    assert "difference −0.83 pp candidate minus baseline" in found
-    assert "90 % interval −2.15 to +0.39 pp Tango's score interval; has to lie inside ±2 pp" in found
-    assert not any(line.startswith("95 % interval") for line in found)
-    assert any(line.startswith("p (mid-p) 0.263 ") for line in found)
-    assert any(line.startswith("p (exact) 0.359 ") for line in found)
-    verdict = "INCONCLUSIVE: these 600 items prove ±2.19 pp; ±2.00 pp needs about 751 (548 to 1,039) items"
-    assert verdict in " ".join(found)
-    assert "if the difference of −0.83 pp is real." in " ".join(found)
-    assert "proven ±2.19 pp" in " ".join(found)  # rounded up
-    assert "unpaired" not in " ".join(found)
+SAID: dict[str, tuple[str, ...]] = {
+    "test --gains 7 --losses 12 --items 600 --margin 0.02": (
+        "difference −0.83 pp candidate minus baseline",
+        "90 % interval −2.15 to +0.39 pp Tango's score interval; has to lie inside ±2 pp",
+        "p (mid-p) 0.263 ",
+        "p (exact) 0.359 ",
+        "INCONCLUSIVE: these 600 items prove ±2.19 pp; ±2.00 pp needs about 751 (548 to 1,039) items",
+        "if the difference of −0.83 pp is real.",
+        "proven ±2.19 pp",  # rounded up
+    ),
+    "test --gains 7 --losses 12 --items 600 --margin 0.02 --both-right 300 --confidence 0.95": (
+        "95 % interval −2.44 to +0.65 pp the same at another level, which decides nothing",
+        "right 51.2 % of the candidate; 52.0 % of the baseline",
+        "95 % interval −2.29 to +0.62 pp Newcombe's, as a cross-check",
+        "p (unpaired) 0.773 ",
+    ),
+    "test --gains 10 --losses 40 --items 5000 --margin 0.02": (
+        "EQUIVALENT: a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin.",
+    ),
+    "test --gains 30 --losses 2 --items 600 --margin 0.02": (
+        "IMPROVEMENT: the candidate is better by more than 2.00 pp",
+    ),
+    "test --gains 0 --losses 0 --items 10 --margin 0.02": (
+        "INCONCLUSIVE: these 10 items prove ±25.89 pp; ±2.00 pp needs about 149 (149 to 5,547) items",
+    ),
+    "power --items 600 --discordance 0.05 --margin 0.03": (
+        "600 items, 5 % of them right in exactly one arm (discordance)",
+        "proves ±3 pp 87.0 % both one-sided score tests",
+        "false alarm ",
+    ),
+    "mde --items 600 --discordance 0.01": (
+        "smallest loss found none exists all losses and gains together make up the discordance",
+        "2.03 pp the discordance is noise, and the loss comes on top",
+    ),
+    "size --margin 0.03 --discordance 0.05 --power 0.8 --looks 1 --repeats 4 --noise 0.04": (
+        "Items to prove ±3 pp with 80 % power",
+        "one metric 520 ",
+        "with repeats 287 4 answers an item, which leave a discordance of 2 %",
+    ),
+}
 
 
-def test_items_right_in_both_arms_add_what_needs_them(qualab: Command) -> None:
-    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--both-right", 300, "--confidence", 0.95))
-    assert "95 % interval −2.44 to +0.65 pp the same at another level, which decides nothing" in found
-    assert "right 51.2 % of the candidate; 52.0 % of the baseline" in found
-    assert "95 % interval −2.29 to +0.62 pp Newcombe's, as a cross-check" in found
-    assert any(line.startswith("p (unpaired) 0.773 ") for line in found)
-
-
-def test_one_sentence_says_it(qualab: Command) -> None:
-    for (gains, losses, items), says in {
-        (10, 40, 5000): "EQUIVALENT: a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin.",
-        (30, 2, 600): "IMPROVEMENT: the candidate is better by more than 2.00 pp",
-        (0, 0, 10): "INCONCLUSIVE: these 10 items prove ±25.89 pp; ±2.00 pp needs about 149 (149 to 5,547) items",
-    }.items():
-        asked = ("--gains", gains, "--losses", losses, "--items", items, "--margin", 0.02)
-        assert says in " ".join(lines(qualab("stats", "test", *asked)))
+@pytest.mark.parametrize("command", SAID)
+def test_a_calculation_in_words(qualab: Command, command: str) -> None:
+    printed = " ".join(lines(qualab("stats", *command.split())))
+    assert [text for text in SAID[command] if text not in printed] == []
+    for text, option in (("looks", "--looks 2"), ("unpaired", "--both-right"), ("95 % interval", "--both-right")):
+        assert option in command or text not in printed, text
 
 
 def test_options_reach_the_calculator_and_json_has_everything(qualab: Command) -> None:
@@ -63,30 +80,6 @@ def test_options_reach_the_calculator_and_json_has_everything(qualab: Command) -
     for name, level in (("interval", 0.99), ("equivalence_interval", 0.95)):
         assert found[name].keys() == {"low", "high", "confidence_level"}
         assert found[name]["confidence_level"] == pytest.approx(level)
-
-
-def test_power_in_words(qualab: Command) -> None:
-    found = lines(qualab("stats", "power", *POWER))
-    assert found[0] == "600 items, 5 % of them right in exactly one arm (discordance)"
-    assert "proves ±3 pp 87.0 % both one-sided score tests" in found
-    assert any(line.startswith("false alarm ") for line in found)
-
-
-def test_an_mde_that_does_not_exist_is_said(qualab: Command) -> None:
-    asked = ("stats", "mde", "--items", 600, "--discordance", 0.01)
-    found = lines(qualab(*asked))
-    assert "smallest loss found none exists all losses and gains together make up the discordance" in found
-    assert "2.03 pp the discordance is noise, and the loss comes on top" in found
-    assert qualab.json(*asked)["mde"] is None
-
-
-def test_sizes_in_words(qualab: Command) -> None:
-    asked = ("--margin", 0.03, "--discordance", 0.05, "--power", 0.8, "--looks", 1, "--repeats", 4, "--noise", 0.04)
-    found = lines(qualab("stats", "size", *asked))
-    assert found[0].startswith("Items to prove ±3 pp with 80 % power")
-    assert any(line.startswith("one metric 520 ") for line in found)
-    assert "with repeats 287 4 answers an item, which leave a discordance of 2 %" in found
-    assert "looks" not in " ".join(found)
 
 
 def documented() -> list[list[str]]:

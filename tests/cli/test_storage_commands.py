@@ -13,16 +13,8 @@ from qualab.bootstrap import share
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.store import Store, open_store
 from tests.cli.conftest import Command
-from tests.store.samples import (
-    ask_for,
-    make_answer,
-    make_comparison,
-    make_entry,
-    make_items,
-    make_plan,
-    make_signoff,
-    put,
-)
+from tests.store import samples as make
+from tests.store.samples import ask_for, put
 
 NOW = datetime.now(UTC)
 OLD = timedelta(days=100)
@@ -40,12 +32,12 @@ def listed(qualab: Command, *options: str) -> list[str]:
 
 
 def test_list_filters_by_verdict_model_and_time(qualab: Command, store: Store) -> None:
-    other = make_plan()
+    other = make.plan()
     other = replace(other, sampling=replace(other.sampling, model="other"))
     finished = ComparisonStatus.FINISHED
     assert f"No comparisons yet in {os.environ['QUALAB_DB']}" in qualab("list").out
-    store.create(make_comparison("old", created_at=NOW - OLD, status=finished, verdict=Verdict.REGRESSION), [])
-    store.create(make_comparison("new", created_at=NOW, plan=other, label="nightly"), [])
+    store.create(make.comparison("old", created_at=NOW - OLD, status=finished, verdict=Verdict.REGRESSION), [])
+    store.create(make.comparison("new", created_at=NOW, plan=other, label="nightly"), [])
     assert listed(qualab) == ["new", "old"]
     assert listed(qualab, "--verdict", "REGRESSION") == listed(qualab, "--verdict", "regression") == ["old"]
     assert listed(qualab, "--model", "other") == listed(qualab, "--label", "nightly") == ["new"]
@@ -56,8 +48,8 @@ def test_list_filters_by_verdict_model_and_time(qualab: Command, store: Store) -
 
 def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: Store) -> None:
     for comparison_id, age, label in (("old", OLD, "nightly"), ("other", OLD, ""), ("new", timedelta(), "nightly")):
-        store.create(make_comparison(comparison_id, created_at=NOW - age, label=label), make_items(3))
-        store.add_answers(comparison_id, [make_answer(1)])
+        store.create(make.comparison(comparison_id, created_at=NOW - age, label=label), make.items(3))
+        store.add_answers(comparison_id, [make.answer(1)])
     dry = qualab("prune", "--older-than", "90d", "--label", "nightly", "--dry-run")
     assert dry.out.splitlines() == [
         f"would delete: old  {NOW - OLD:%Y-%m-%d}  planned  nightly",
@@ -76,8 +68,8 @@ def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: Store) ->
 def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command, store: Store) -> None:
     ask_for(store, "given-back", at=NOW - OLD)
     for comparison_id in ("signed", "running", "dead", "given-back"):
-        store.create(make_comparison(comparison_id, created_at=NOW - OLD), [])
-    store.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
+        store.create(make.comparison(comparison_id, created_at=NOW - OLD), [])
+    store.sign_off(make.signoff(comparison_id="signed"), entry=make.entry())
     store.claim("dead", runner="elsewhere:1:b", now=NOW - OLD, stale_after_s=30)
     store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
     for comparison_id in ("queued", "failed"):
@@ -98,5 +90,5 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
 def test_more_than_a_page_is_pruned(qualab: Command, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qualab.run.prune.PAGE", 2)
     for number in range(5):
-        store.create(make_comparison(f"c-{number}", created_at=NOW - OLD), [])
+        store.create(make.comparison(f"c-{number}", created_at=NOW - OLD), [])
     assert qualab("prune", "--older-than", "90d").out.endswith("deleted 5, kept 0\n")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, naming
 from tests.house.modules import imports, modules
 from tests.scripted_server import Script, ScriptedServer
 
@@ -46,25 +47,21 @@ def test_a_run_enters_every_step(qualab: Command, tmp_path: Path) -> None:
         if event == "call" and (name := frame.f_globals.get("__name__", "")).startswith("qualab."):
             entered.add(name)
 
-    with ScriptedServer() as baseline, ScriptedServer(Script(drafts=True)) as candidate:
-        watched(note, lambda: run(qualab, baseline.url, candidate.url, tmp_path / "report.pdf"))
+    with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on, watched(note):
+        done = qualab("run", *naming(off, on), "--tasks", "demo_arithmetic", "--limit", 3, "--margin", 0.3)
+        qualab("report", done.comparison_id, "-o", tmp_path / "report.pdf")
+    assert done.code in (0, 3), done.err
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     elsewhere = {"qualab.harness.tasks"}  # in lm-eval's own process
     assert {step for heading in WAYS for step in way(heading)} - entered <= elsewhere
 
 
-def run(qualab: Command, baseline: str, candidate: str, report: Path) -> None:
-    arms = ("--baseline", baseline, "--candidate", candidate, "--model", "scripted")
-    done = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 3, "--margin", 0.3)
-    assert done.code in (0, 3), done.err
-    qualab("report", done.comparison_id, "-o", report)
-
-
-def watched(note: Callable[[FrameType, str, Any], None], job: Callable[[], None]) -> None:
+@contextmanager
+def watched(note: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        job()
+        yield
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

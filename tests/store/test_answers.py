@@ -23,21 +23,13 @@ from tests.store.samples import BASELINE, CANDIDATE, NOW, after, failed, filled
 
 LOGLIKELIHOODS = (-0.1 - 0.2, -5e-324, -1.7976931348623157e308, float("-inf"), -1 / 3, 0.0, -123456789.0, 1e-5)
 HARD_TEXTS = (
-    *("", " ", "42", "정답은 3번입니다. 왜냐하면 지문에서 그렇게 말하기 때문이다.", "a\x00b\x00\x00"),
-    *(
-        "🧪👩‍👩‍👧‍👦 emoji, \u200b zero width",
-        "line\r\nbreaks\u2028and\ttabs",
-        "␀0␀\x00␀1 a␀",
-        "café cafe\u0301",
-        "x" * 100_000,
-    ),
+    *("", " ", "42", "정답은 3번입니다. 왜냐하면 지문에서 그렇게 말하기 때문이다.", "a\x00b\x00\x00", "x" * 100_000),
+    *("🧪👩‍👩‍👧‍👦 emoji, \u200b zero width", "line\r\nbreaks\u2028and\ttabs", "␀0␀\x00␀1 a␀", "café cafe\u0301"),
 )
 COUNTS = {"prompt_tokens": 0, "completion_tokens": 2**31 - 1, "attempts": 5, "reasoning_characters": 12_345}
 TEXTS = {"system_fingerprint": "b1234-한글\x00", "error": "오류: \x00 half", "reasoning": "먼저 \x00 생각한다. " * 99}
-TIMES = {
-    "latency_s": 299.999999,
-    "sent_at": datetime(2032, 1, 1, 8, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=9))),
-}
+EAST = timezone(timedelta(hours=9))
+TIMES = {"latency_s": 299.999999, "sent_at": datetime(2032, 1, 1, 8, 59, 59, 999_999, tzinfo=EAST)}
 LIKELY = {"loglikelihood": -12.345678901234567, "is_greedy": False, "status": AnswerStatus.TRUNCATED}
 WHOLE = make.answer(3, CANDIDATE, "정답", choice=2, repeat=4, model="org/한글", **LIKELY, **COUNTS, **TEXTS, **TIMES)
 SILENT = make.answer(0, text=None, prompt_tokens=None, completion_tokens=None, finish_reason="", system_fingerprint="")

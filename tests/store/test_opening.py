@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from qualab.errors import InvalidValue, SchemaMismatch, StoreError
 from qualab.model.ports import ComparisonFilter
 from qualab.store import current, upgrade
-from qualab.store.engine import Sessions
 from qualab.store.failures import locate
 from tests.fresh_store import MIGRATIONS, new_file, opened
 from tests.store import samples as make
@@ -37,15 +35,20 @@ def test_a_file_is_made_with_its_folders_and_has_many_names(
     assert (locate("here.db").path, locate("~/home.db").path) == (Path("here.db"), tmp_path / "home.db")
 
 
-@pytest.mark.parametrize("is_cut_off", [False, True])
-def test_an_empty_file_is_a_new_database_and_one_whose_making_was_cut_off(tmp_path: Path, is_cut_off: bool) -> None:
-    path = tmp_path / "q.db"
-    path.touch()
-    if is_cut_off:
+def test_an_empty_file_one_whose_making_was_cut_off_and_a_copy_without_its_log_are_opened_with_a_log(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    empty, cut_off, copy = paths = [tmp_path / f"{name}.db" for name in ("empty", "cut-off", "copy")]
+    empty.touch()
+    with closing(sqlite3.connect(cut_off)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    for path in paths:
+        with opened(str(path)) as store:
+            assert store.list(ComparisonFilter()) == []
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-    with opened(str(path)) as store:
-        assert store.list(ComparisonFilter()) == []
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",), path
 
 
 def test_a_missing_file_is_not_made_when_it_must_not_be(tmp_path: Path) -> None:
@@ -90,9 +93,9 @@ def test_a_postgresql_database_without_tables_asks_for_an_upgrade(empty_postgres
         assert store.list(ComparisonFilter()) == []
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_a_password_is_never_shown() -> None:
+    pytest.importorskip("psycopg")
+    for url in (
         f"postgresql://user:{SECRET}@127.0.0.1:1/name",
         f"postgres://user:{SECRET}@127.0.0.1:1/name",
         f"postgresql://user@127.0.0.1:1/name?password={SECRET}",
@@ -102,41 +105,17 @@ def test_a_postgresql_database_without_tables_asks_for_an_upgrade(empty_postgres
         "postgresql://user:hunter2-/secret@127.0.0.1:1/name?connect_timeout=1",
         "postgresql://user:hunter2-#?secret@127.0.0.1:1/name?connect_timeout=1",
         f"mysql://user:{SECRET}@127.0.0.1/name",
-    ],
-)
-def test_a_password_is_never_shown(url: str) -> None:
-    pytest.importorskip("psycopg")
-    with pytest.raises((StoreError, InvalidValue)) as caught:
-        opened(url)
-    assert "hunter2" not in str(caught.value)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_read_at_postgresql_begins_no_transaction_and_a_write_does(postgresql_url: str) -> None:
-    from psycopg.pq import TransactionStatus
-
-    with Sessions(locate(postgresql_url)) as sessions:
-        reading, writing = sessions.reading, sessions.writing
-        for begin, status in (reading, TransactionStatus.IDLE), (writing, TransactionStatus.INTRANS), (reading, 0):
-            with begin() as connection:
-                connection.execute(text("SELECT 1"))
-                assert connection.connection.driver_connection.info.transaction_status == status
+    ):
+        with pytest.raises((StoreError, InvalidValue)) as caught:
+            opened(url)
+        assert "hunter2" not in str(caught.value)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"needs the driver psycopg.*qualab\[postgres\]"):
         opened("postgresql://u@127.0.0.1:1/n")
-
-
-def test_a_copy_that_lost_its_log_gets_it_back(sqlite_url: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.db"
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    for mode in ("delete", "wal"):
-        with closing(sqlite3.connect(copy)) as connection:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
-        opened(str(copy)).close()
 
 
 PROGRAM = """
