@@ -121,12 +121,19 @@ def test_a_setting_that_one_arm_alone_rejects(setting: dict[str, Any]) -> None:
         assert stops(both.preflight()) == []
 
 
-def test_a_setting_that_an_engine_ignores_stops_unless_the_plan_allows_it() -> None:
+def test_a_setting_that_an_engine_ignores_stops_unless_the_plan_allows_it_or_a_task_sets_it() -> None:
     given = {"repeat_penalty": 1.1, "top_k": 5, "max_gen_toks": 9, "do_sample": True, "temperature": 0.7}
     with pair() as both:
         found, allowed = both.preflight(gen_kwargs=given), both.preflight(gen_kwargs=given, allow_extra=True)
     assert stops(found) == [f"the {arm}'s engine does not take repeat_penalty of gen_kwargs" for arm in ArmName]
     assert (stops(allowed), messages(allowed) >= set(stops(found))) == ([], True)
+    with pair(settings={"typical_p": 0.5}) as both:
+        found = both.preflight()
+    assert stops(found) == []
+    assert messages(found) >= {
+        "the baseline's engine does not take typical_p, which a task sets",
+        "the engines' configuration is not open: only their names, versions and models were compared",
+    }
 
 
 def test_what_a_server_publishes_is_believed_before_what_is_known_of_its_kind() -> None:
@@ -135,13 +142,3 @@ def test_what_a_server_publishes_is_believed_before_what_is_known_of_its_kind() 
         assert stops(both.preflight(gen_kwargs={"brand_new": 1}, allow_extra=True)) == []
         found = both.preflight(gen_kwargs={"top_k": 1})
     assert stops(found) == [f"the {arm}'s engine does not take top_k of gen_kwargs" for arm in ArmName]
-
-
-def test_a_setting_that_a_task_sets_and_an_engine_ignores_and_a_closed_configuration_are_said() -> None:
-    with pair(settings={"typical_p": 0.5}) as both:
-        found = both.preflight()
-    assert stops(found) == []
-    assert messages(found) >= {
-        "the baseline's engine does not take typical_p, which a task sets",
-        "the engines' configuration is not open: only their names, versions and models were compared",
-    }

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import (
-    EndpointMisconfigured,
-    EndpointUnreachable,
-    InfrastructureError,
-    PairDiffers,
-    QualabError,
-    RunStopped,
-    TooManyRequests,
-)
+from qualab import errors
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, QualabError, RunStopped
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.reason import Reason
@@ -32,7 +25,8 @@ NO_PAIR = {"code": "pair-differs", "message": "the candidate has no drafter", "h
 FAILED = replace(WAITING, status=ComparisonStatus.FAILED, error=NO_PAIR)
 NO_ANSWERS = Reason("stopped.no-answers", {"total": 5})
 STOPPED = replace(RUNNING, status=ComparisonStatus.STOPPED, stop_reason=NO_ANSWERS)
-AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")
+AWAY, BUSY = EndpointUnreachable("Away"), errors.TooManyRequests("Slower")
+PROXY = EndpointMisconfigured("A proxy's page")
 
 
 @dataclass
@@ -42,8 +36,7 @@ class Scripted:
     answers: Sequence[ComparisonSummary | QualabError]
     asked: int = 0
     said: list[str] = field(default_factory=list)
-    away_for: float = 0
-    """How often metrics are asked for in vain."""
+    away_for: float = 0  # times that metrics are asked for in vain
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
         found = self.answers[min(self.asked, len(self.answers) - 1)]
@@ -59,9 +52,7 @@ class Scripted:
         return make_analysis()
 
 
-async def waited(
-    *answers: ComparisonSummary | QualabError, timeout_s: float = 5.0, away_for: float = 0
-) -> tuple[Verdict, list[str]]:
+async def waited(*answers: Any, timeout_s: float = 5.0, away_for: float = 0) -> tuple[Verdict, list[str]]:
     source = Scripted(answers, away_for=away_for)
     found = await gate(source, "c-1", timeout_s=timeout_s, poll_s=0.001, say=source.said.append)
     return found.verdict, source.said
@@ -86,23 +77,21 @@ async def test_each_state_is_told_once_until_the_verdict(answers: list[Any], sai
     [
         (AWAY, EndpointUnreachable, "Away"),
         (PROXY, EndpointMisconfigured, "A proxy's page"),
-        (FAILED, PairDiffers, "did not run: the candidate has no drafter"),
+        (FAILED, errors.PairDiffers, "did not run: the candidate has no drafter"),
         (replace(FAILED, error={"code": "of a later version"}), RunStopped, "did not run"),
         (STOPPED, RunStopped, "is stopped, without a verdict: none of 5 requests got an answer"),
     ],
 )
-async def test_a_server_that_was_never_there_and_an_end_without_a_verdict_are_errors(
-    answer: ComparisonSummary | QualabError, error: type[QualabError], says: str
-) -> None:
+async def test_an_absent_server_and_an_end_without_a_verdict_are_errors(answer: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         await waited(answer, DONE)
 
 
 async def test_a_server_that_goes_away_after_the_verdict_is_waited_for_until_the_wait_ends() -> None:
     assert (await waited(DONE, away_for=2))[0] is Verdict.EQUIVALENT
-    with pytest.raises(InfrastructureError):
+    with pytest.raises(errors.InfrastructureError):
         await waited(DONE, away_for=float("inf"), timeout_s=0.05)
-    with pytest.raises(InfrastructureError, match="no verdict after 0"):
+    with pytest.raises(errors.InfrastructureError, match="no verdict after 0"):
         await waited(RUNNING, timeout_s=0.05)
 
 

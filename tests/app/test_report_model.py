@@ -1,8 +1,8 @@
-"""What a report says: every section, what was measured, and what was not."""
+"""What a report says: every section, what was measured, what is not known, and no more than the data show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,30 +12,28 @@ import pytest
 from qualab.errors import WrongState
 from qualab.model import comparison as results
 from qualab.model import engine as engines
-from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
-from qualab.model.plan import Assumptions, LookPlan, PinFound, Pinning, PinPart
+from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, Objective, RequestKind, Verdict
+from qualab.model.plan import Assumptions, Imported, LookPlan, PinFound, Pinning, PinPart
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason, of
-from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Report, Table
-from qualab.report.flips import AFTER, BEFORE
+from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Report, Table, Tone
+from qualab.model.wording import signed
+from qualab.report.flips import AFTER, BEFORE, extracted
 from qualab.report.model import model_of, report_model
 from qualab.report.source import Source
+from qualab.report.verdict import MOST_REASONS
 from qualab.report.words import Words
 from qualab.store import Store
 from tests.app.fakes import START
 from tests.app.report_texts import english_in, texts
 from tests.fresh_store import copy_of, fresh_store
-from tests.render.samples import TEXTS, report, sample
+from tests.render.samples import DRAFTING, TEXTS, report, sample
+from tests.said import english
 from tests.store.samples import filled, make_entry, make_signoff
 
 ORDER = ["verdict", "arms", "forest", "metrics", "power", "noise", "acceptance", "missing", "running", "flips"]
 ORDER += ["signoff", "methods"]
 PRIMARY = "gsm8k/exact_match,flexible-extract"
-DRAFTING = filled(
-    engines.TaskDrafting, task="gsm8k", n_answers=79, rounds=1_000, draft_tokens=4_000, accepted_tokens=1_234,
-    accepted_share=0.3086, mean_length=2.234, median_length=2.0, p10_length=1.0, zero_share=0.41,
-    histogram=(410, 300, 200, 90), request_mean_length=2.5, first_third=2.3, last_third=2.1, break_even_margin=-0.2,
-)  # fmt: skip
 
 
 def engine(drafter: str) -> engines.Engine:
@@ -58,21 +56,13 @@ def noise_and_repeats() -> dict[str, Any]:
     odd = results.OddOneOut(n_items=79, n_odd=20, n_candidate_odd=9, pvalue=0.1897)
     flips = {"flip_rate_baseline": 0.0127, "flip_rate_candidate": 0.038, "odd": odd}
     counts = {"n_runs": 1, "concurrency": 16, "n_asked": 111, "n_answered": 110}
-    noise = filled(
-        results.NoiseFloor,
-        **counts,
-        baseline=texts_compared,
-        candidate=replace(texts_compared, same_text=50, first_difference=37.0),
-        odd_texts=odd,
-        metrics=(filled(results.MetricNoise, metric=PRIMARY, n_answers=79, **flips),),
-    )
-    of_arm = filled(
-        results.RepeatNoise, metric=PRIMARY, n_items=79, n_repeats=4, flip_rate=0.11, icc=0.8, icc_mean=0.94
-    )
-    return {
-        "noise": noise,
-        "repeats": results.RepeatSummary(metrics=tuple(replace(of_arm, arm=arm) for arm in ArmName)),
-    }
+    candidate = replace(texts_compared, same_text=50, first_difference=37.0)
+    metrics = (filled(results.MetricNoise, metric=PRIMARY, n_answers=79, **flips),)
+    compared = {"baseline": texts_compared, "candidate": candidate, "odd_texts": odd, "metrics": metrics}
+    noise = filled(results.NoiseFloor, **counts, **compared)
+    repeats = {"metric": PRIMARY, "n_items": 79, "n_repeats": 4, "flip_rate": 0.11, "icc": 0.8, "icc_mean": 0.94}
+    of_arms = tuple(filled(results.RepeatNoise, arm=arm, **repeats) for arm in ArmName)
+    return {"noise": noise, "repeats": results.RepeatSummary(metrics=of_arms)}
 
 
 def first_tokens() -> engines.FirstTokenSummary:
@@ -105,8 +95,7 @@ def full() -> Source:
     image = {"part": PinPart.IMAGE, "values": (f"sha256:{'a' * 64}",), "source": "kubectl, pod a/b"}
     pinning = Pinning(is_pinned=True, unpinned=(), found=tuple(PinFound(arm=arm, **image) for arm in ArmName))
     policy = results.PolicyResult(policy=MissingPolicy.WRONG, difference=0.01, interval=None, is_equivalent=False)
-    policies = {PRIMARY: (policy,)}
-    rows = tuple(replace(row, policies=policies.get(row.id, row.policies)) for row in source.analysis.metrics)
+    rows = tuple(replace(row, policies=(policy,)) if row.id == PRIMARY else row for row in source.analysis.metrics)
     missing = results.MissingSummary(n_asked=420, baseline_only=1, candidate_only=3, both=0, pvalue=0.3125)
     decided = {"decision": LookDecision.PROVEN, "decided_at": 2}
     metric = filled(results.MetricLook, metric=PRIMARY, n_pairs=60, statistic=2.312, boundary=2.041, **decided)
@@ -145,11 +134,6 @@ def blocks(found: Report, section: str, kind: type) -> Iterator[Any]:
     return (block for block in found.section(section).blocks if isinstance(block, kind))
 
 
-@pytest.mark.parametrize("language", Language)
-def test_sections_come_in_the_order_in_which_they_are_read(language: Language) -> None:
-    assert [section.id for section in report(language).sections] == ORDER
-
-
 EVERYTHING = {
     "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
     "power": ("2.00", "5 %"),
@@ -175,21 +159,28 @@ def test_everything_that_was_measured_is_shown(language: Language) -> None:
     assert language is not Language.KOREAN or english_in(found) == []
 
 
-def test_a_histogram_has_every_number_of_accepted_tokens() -> None:
+def test_a_histogram_has_every_number_of_accepted_tokens_and_others_beside_it_have_its_scale() -> None:
     (chart,) = blocks(model(full()), "acceptance", Histogram)
     shares = ("41.0 %", "30.0 %", "20.0 %", "9.0 %")
     bars = [(str(n), count, text) for n, (count, text) in enumerate(zip(DRAFTING.histogram, shares, strict=True))]
     assert [(bar.label, bar.count, bar.text) for bar in chart.bars] == bars
+    found = model(drafting(DRAFTING, replace(DRAFTING, task="ifeval", histogram=(100, 800, 50, 50))))
+    assert [chart.highest for chart in blocks(found, "acceptance", Histogram)] == [0.8, 0.8]
 
 
-def test_the_forest_plot_has_every_primary_metric() -> None:
+def test_the_forest_plot_has_every_primary_metric_and_its_band_says_the_margin() -> None:
     (chart,) = blocks(report(), "forest", Forest)
     _, analysis = sample()
-    primaries = [row for row in analysis.metrics if row.is_primary]
-    assert [row.label for row in chart.rows] == [row.id for row in primaries]
-    assert [(row.difference, row.low) for row in chart.rows] == [
-        (row.evidence.difference, row.evidence.equivalence_interval.low) for row in primaries
+    assert [(row.label, row.difference, row.low) for row in chart.rows] == [
+        (row.id, row.evidence.difference, row.evidence.equivalence_interval.low)
+        for row in analysis.metrics
+        if row.is_primary
     ]
+    assert chart.band == "margin ±2.00 pp"
+    several = ruled(bare(), margins={PRIMARY: 0.03})
+    (chart,) = blocks(model(several), "forest", Forest)
+    assert chart.band == "margin"
+    assert "±3.00 pp, ±2.00 pp" in said(model(several), "forest")
 
 
 def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None:
@@ -204,8 +195,9 @@ def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None
 
 @pytest.mark.parametrize("verdict", [one for one in Verdict if one not in (Verdict.IMPROVEMENT, Verdict.NOT_TESTED)])
 @pytest.mark.parametrize("language", Language)
-def test_every_verdict_has_its_sentence(language: Language, verdict: Verdict) -> None:
+def test_every_verdict_has_its_sentence_above_the_sections_in_their_order(language: Language, verdict: Verdict) -> None:
     found = model(analysed(bare(), verdict=verdict), language)
+    assert [section.id for section in found.sections] == ORDER
     assert found.headline
     assert "{" not in found.headline
     assert found.verdict.text == Words(language=language).name(verdict)
@@ -236,8 +228,7 @@ def test_excerpts_stand_around_the_first_difference_which_shows_its_white_space(
 
 
 def test_without_an_analysis_there_is_no_report() -> None:
-    made, _ = sample()
-    store = fresh_store()
+    made, store = sample()[0], fresh_store()
     store.create(made.comparison, made.items)
     with pytest.raises(WrongState, match="no analysis yet"):
         report_model(store, made.comparison.id, Language.ENGLISH)
@@ -275,7 +266,7 @@ def test_models_that_answered_are_shown_where_they_are_not_the_one_that_was_aske
 
 
 @pytest.mark.parametrize("language", Language)
-def test_tokens_stand_beside_characters_and_say_whose_they_are(language: Language) -> None:
+def test_tokens_stand_beside_characters_and_alone_without_a_noise_floor(language: Language) -> None:
     words, found = Words(language=language), model(full(), language)
     table = next(blocks(found, "noise", Table))
     labels = [row.cells[0].text for row in table.rows]
@@ -291,12 +282,197 @@ def test_tokens_stand_beside_characters_and_say_whose_they_are(language: Languag
     assert [cell.text for cell in rows[2].cells[1:3]] == [unknown, same]
     for key in ("tokens how", "tokens lack time"):
         assert words(key, who=words("tokens baseline")) in said(found, "noise")
-
-
-def test_tokens_of_the_arms_are_shown_without_a_noise_floor() -> None:
     tokens = full().analysis.tokens
-    alone = replace(tokens, baseline=None, lack=None, tasks=tokens.tasks[:1])
-    found = model(analysed(full(), noise=None, tokens=alone))
-    (table, *_) = blocks(found, "noise", Table)
+    alone = analysed(full(), noise=None, tokens=replace(tokens, baseline=None, lack=None, tasks=tokens.tasks[:1]))
+    (table, *_) = blocks(model(alone), "noise", Table)
     texts = [[cell.text for cell in row.cells] for row in table.rows]
     assert texts == [["first differing token (median)", "10 (25 of 29 pairs)"]]
+
+
+def planned(source: Source, **changes: Any) -> Source:
+    return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, **changes)))
+
+
+def ruled(source: Source, **changes: Any) -> Source:
+    return planned(source, rule=replace(source.plan.rule, **changes))
+
+
+def without_tokens(**changes: Any) -> Source:
+    """Full, but that no text's tokens are known."""
+    tokens = full().analysis.tokens
+    unknown = replace(tokens.candidate, n_tokenized=0, n_same_tokens=0, first_difference=None)
+    failed = replace(tokens, lack=engines.TokensLack.FAILED, baseline=unknown, candidate=unknown, tasks=())
+    return analysed(full(), **{"tokens": failed, **changes})
+
+
+LOGLIKELIHOODS = tuple(replace(task, kind=RequestKind.LOGLIKELIHOOD) for task in bare().plan.tasks)
+IMPORTED = Imported(baseline="a", candidate="b", joins=(), findings=())
+
+
+def drafting(*tasks: engines.TaskDrafting) -> Source:
+    return analysed(full(), treatment=replace(full().analysis.treatment, tasks=tasks))
+
+
+@pytest.mark.parametrize(
+    ("make", "section", "text", "is_said"),
+    [
+        (lambda: analysed(bare(), verdict=Verdict.EQUIVALENT), "verdict", "with a chance of about 5 % at most", True),
+        (lambda: analysed(bare(), verdict=Verdict.NON_INFERIOR), "verdict", "with a chance of about 5 % at most", True),
+        (full, "metrics", "a large p is no evidence of equality", True),
+        (full, "methods", "A large p does not show that the drafter adds nothing", True),
+        (bare, "methods", "an interval leaves 0 out only where this test does", True),
+        (lambda: ruled(bare(), strict=True), "running", "strict: a loss inside the margin is a regression too", True),
+        (bare, "running", "strict", False),
+        (full, "acceptance", "thirds:", True),
+        (bare, "noise", "No noise floor was measured", True),
+        (bare, "arms", "The engines were not recorded", True),
+        (bare, "flips", "No scores are stored", True),
+        (lambda: analysed(bare(), treatment=None), "acceptance", "did not look at the drafter", True),
+        (without_tokens, "noise", "the tokenizer of the baseline's engine could not be used", True),
+        (without_tokens, "noise", "tokenized again", False),
+        (lambda: without_tokens(tokens=None), "noise", "this run did not tokenize its answers", True),
+        (lambda: without_tokens(tokens=None), "noise", "tokenized again", False),
+        (lambda: planned(bare(), imported=IMPORTED), "noise", "imported answers are not tokenized", True),
+        (lambda: planned(bare(), tasks=LOGLIKELIHOODS), "noise", "is not known: ", False),
+        (lambda: drafting(replace(DRAFTING, first_third=None, last_third=None)), "acceptance", "thirds", False),
+    ],
+)
+def test_a_section_claims_what_holds_and_no_more(
+    make: Callable[[], Source], section: str, text: str, is_said: bool
+) -> None:
+    assert (text in said(model(make()), section)) == is_said
+
+
+def test_non_inferior_rules_out_a_loss_and_claims_no_more() -> None:
+    source = analysed(ruled(bare(), objective=Objective.NON_INFERIORITY), verdict=Verdict.NON_INFERIOR)
+    english, korean = (model(source, language) for language in (Language.ENGLISH, Language.KOREAN))
+    assert "a loss of 2.00 pp or more is ruled out in all 5 primary metrics" in english.headline
+    assert "2.00%p 이상의 저하가 없음이 입증" in korean.headline
+    assert "−" not in english.headline + korean.headline
+    assert "losses smaller than the margin are not ruled out" in said(english, "verdict")
+    assert "a one-sided score test at −margin" in said(english, "methods")
+    assert "two one-sided" not in said(english, "methods")
+
+
+def test_the_interval_that_is_shown_is_the_one_that_decides() -> None:
+    source = full()
+    (table,) = blocks(model(source), "metrics", Table)
+    titles = [column.title for column in table.columns]
+    assert "90 % interval" in titles
+    assert "95 % interval" not in titles
+    evidence = source.analysis.metrics[0].evidence
+    low, high = (signed(limit) for limit in (evidence.equivalence_interval.low, evidence.equivalence_interval.high))
+    assert table.rows[0].cells[titles.index("90 % interval")].text == f"{low} to {high}"
+    assert any("proves the objective where it lies inside the margin" in text for text in table.legend)
+    assert any("over all looks" in text for text in table.legend)
+    assert "90 % confidence interval over all looks together" in said(model(full()), "forest")
+    assert "over all looks" not in said(model(bare()), "forest") + said(model(bare()), "metrics")
+
+
+@pytest.mark.parametrize("language", Language)
+def test_no_cell_of_any_table_is_blank(language: Language) -> None:
+    for source in (bare(), full()):
+        for section in model(source, language).sections:
+            for table in (block for block in section.blocks if isinstance(block, Table) and not block.is_form):
+                assert all(cell.text for row in table.rows for cell in row.cells), section.id
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize(("n_changed", "n_named"), [(1, 1), (2, 2), (4, 2)])
+def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
+    language: Language, n_changed: int, n_named: int
+) -> None:
+    source = analysed(bare(), verdict=Verdict.EQUIVALENT)
+    evidence = replace(source.analysis.metrics[0].evidence, difference=-0.003)
+    reason = Reason("loss.inside", {"difference": 0.003, "low": 0.0015, "high": 0.0046})
+    told = {"verdict": Verdict.EQUIVALENT, "reason": reason, "equals": ""}
+    pvalues = [0.002] * n_changed + [0.2] * len(source.analysis.metrics)
+    rows = tuple(
+        replace(row, evidence=replace(evidence, pvalue_adjusted=pvalue), **told)
+        for row, pvalue in zip(source.analysis.metrics, pvalues, strict=False)
+    )
+    found = model(analysed(source, metrics=rows), language)
+    assert found.headline.count("0.15") == n_named
+    more = f"{n_changed - n_named} more metrics" if language is Language.ENGLISH else f"지표 {n_changed - n_named}개"
+    assert (more in found.headline) == (n_changed > n_named)
+
+
+def test_of_many_reasons_the_weightiest_are_said_and_the_others_counted() -> None:
+    margin = Reason("margin.loss", {"margin": 0.02})
+    losses = (of(row.id, Reason("proven.above", {"bounds": margin})) for row in bare().analysis.metrics)
+    reasons = (*losses, Reason("no-primary"))
+    shown = next(blocks(model(analysed(bare(), verdict=Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
+    assert shown[:MOST_REASONS] == english(reasons[:MOST_REASONS])
+    assert shown[MOST_REASONS:] == ("and 26 more metrics: see the table of all metrics", "no primary metric")
+
+
+def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:
+    ways = tuple(
+        results.PolicyResult(
+            policy=policy, difference=0.01, interval=None, is_equivalent=policy is not MissingPolicy.WRONG
+        )
+        for policy in MissingPolicy
+    )
+    rows = tuple(replace(row, policies=ways if row.id == PRIMARY else ()) for row in full().analysis.metrics)
+    *_, table = blocks(model(analysed(full(), metrics=rows)), "missing", Table)
+    (row,) = table.rows
+    assert [cell.tone for cell in row.cells[1:5]] == [Tone.GOOD, Tone.OPEN, Tone.GOOD, Tone.GOOD]
+    assert (row.cells[0].text, row.cells[-1].text) == (PRIMARY, "no")
+    rows = tuple(replace(row, tipping_point=7, n_missing=13) for row in rows)
+    *_, table = blocks(model(analysed(full(), metrics=rows)), "missing", Table)
+    assert table.rows[0].cells[-1].text == "7 of 13 lost"
+
+
+def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:
+    source = planned(bare(), imported=IMPORTED)
+    assert "tokens generated" not in said(model(source), "arms")
+    titles = [column.id for column in next(blocks(model(source), "missing", Table)).columns]
+    assert titles == ["arm", "requests", "answered", "unanswered", "empty"]
+    treatment = full().analysis.treatment
+    unknown = tuple(replace(one, kind=engines.EngineKind.UNKNOWN, drafter="") for one in treatment.engines)
+    table = next(blocks(model(analysed(full(), treatment=replace(treatment, engines=unknown))), "arms", Table))
+    rows = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
+    assert (rows["engine"], rows["drafter"]) == (["not known"] * 2, ["not said"] * 2)
+
+
+def test_what_was_extracted_is_read_off_a_score_and_shown_where_scores_hold_it() -> None:
+    shown = {("12", "13"): "13", (True, False): "✓ ✗", (1, 2, 3): "[1, 2, 3]", ("a", "x\u200b"): "x‹U+200B›"}
+    assert {detail: extracted(detail) for detail in shown} == shown
+    assert extracted(None) == ""
+    made, _ = sample()
+    assert "not stored" in said(report(), "flips")
+    store = copy_of(made.store)
+    key = PRIMARY.partition("/")[2]
+    found = [
+        replace(one, detail=("12", "12" if one.value else "13")) if one.metric == key else one
+        for one in store.scores(made.comparison.id)
+    ]
+    store.put_scores(made.comparison.id, found)
+    stored = report_model(store, made.comparison.id, Language.ENGLISH)
+    assert "not stored" not in said(stored, "flips")
+    facts = [fact.text for one in blocks(stored, "flips", Excerpt) for fact in one.facts if fact.label == "extracted"]
+    assert facts
+    assert set(facts) == {"12 → 13"}
+
+
+def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> None:
+    made, analysis = sample()
+    store, other = copy_of(made.store), "f" * 64
+    changes = (("margin", 0.02, 0.05), ("alpha", 0.05, 0.1), ("objective", "equivalence", "non_inferiority"))
+    parts = (Reason("changed", {"part": part, "before": old, "after": new}) for part, old, new in changes)
+    reasons = (Reason("after-data", {"changes": tuple(parts)}), *analysis.reasons)
+    rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
+    after = replace(analysis, plan_hash=other, verdict=Verdict.INVALID, reasons=reasons, metrics=rows)
+    store.put_analysis(after, now=START)
+    sign(store)
+    found = report_model(store, made.comparison.id, Language.ENGLISH, plan_hash=other)
+    assert (found.plan_hash, found.headline) == (other, "No verdict on quality: this plan was made after the data.")
+    assert "made after the data: it shows what would have been found, and decides nothing" in said(found, "verdict")
+    assert made.comparison.plan_hash[:12] in said(found, "verdict")
+    assert "non-inferiority, above −5.00 pp, α = 0.1" in said(found, "running")
+    (chart,) = blocks(found, "forest", Forest)
+    assert {(row.margin_low, row.margin_high) for row in chart.rows} == {(-0.05, None)}
+    assert "the plan was made after the data" in said(found, "signoff")
+    assert (list(blocks(found, "signoff", Table)), "김하나" in said(found, "signoff")) == ([], False)
+    assert list(blocks(report(), "signoff", Table)), "under its own plan"
+    assert "after the data" not in said(report(), "verdict")

@@ -94,26 +94,15 @@ def test_every_text_is_used_and_every_text_that_is_used_is_there(table: str, fol
 ABOUT = Reason("about.range", {"n": 751, "low": 548, "high": 1039})
 PROVES = Reason("items-prove", {"n": 40, "bounds": Reason("margin.both.proven", {"margin": 0.0722})})
 MARGIN = Reason("margin.both", {"margin": 0.02})
-COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin": 0.00985})})
 
 
 @pytest.mark.parametrize(
     ("reason", "english", "korean"),
     [
         (
-            of("a/b", Reason("policy-disagrees.cost", {
-                "policy": MissingPolicy.AGAINST_CANDIDATE,
-                "cost": Reason("remedy", {
-                    "reason": Reason("holds-unless", {"reason": COST, "most": 7, "n": 13}),
-                    "command": "qualab resume 2026-a --retry-failed",
-                }),
-            })),
-            "a/b: proven over complete pairs, but not with this policy: worst case against the candidate; 13 pairs "
-            "without an answer alone cost ±0.98 pp (holds unless more than 7 of these 13 were lost): `qualab resume "
-            "2026-a --retry-failed`",
-            "a/b: 완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: 후보에게 가장 불리하게 처리. 답이 없는 "
-            "13쌍만으로도 ±0.98%p의 여유를 잃음 (이 13쌍 중 오답이 된 것이 7쌍 이하라면 판정이 유지됨): "
-            "`qualab resume 2026-a --retry-failed`",
+            of("a/b", Reason("policy-disagrees", {"policy": MissingPolicy.AGAINST_CANDIDATE})),
+            "a/b: proven over complete pairs, but not with this policy: worst case against the candidate",
+            "a/b: 완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: 후보에게 가장 불리하게 처리",
         ),
         (
             of("gsm8k/em,none", Reason("needs.observed", {

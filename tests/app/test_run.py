@@ -10,6 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,9 +91,6 @@ async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
     assert row.evidence.design_effect == 3.0
 
 
-# answers that are missing
-
-
 async def test_missing_answers_are_missing_and_not_wrong_and_only_they_are_asked_again() -> None:
     bench, again = Bench.of(600, on=other_for(range(2), failure())), QuietProgress()
     before = await bench.run()
@@ -121,7 +119,7 @@ async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open_and_
     assert said.endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
-async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
+async def test_what_both_arms_reject_alike_is_left_out_by_looks_too_and_counted() -> None:
     alike = other_for(range(60), TOO_LONG)
     bench = Bench.of(600, off=alike, on=alike)
     analysis = await bench.run()
@@ -132,9 +130,6 @@ async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
     assert "Left out: 60 answers that both arms lack for the same reason." in english(analysis.caveats)
     (status,) = missing.by_status
     assert (status.status, status.both, status.pvalue) == ("rejected", 60, 1.0)
-
-
-async def test_looks_leave_out_what_both_arms_reject_alike() -> None:
     rejecting = other_for(range(0, 1_000, 10), TOO_LONG)
     analysis = await Bench.of(1_000, off=rejecting, on=rejecting).run(looks=2)
     assert analysis.looks.stopped_early
@@ -157,22 +152,13 @@ async def test_what_the_arms_lack_for_other_reasons_is_missing(off: Reply, on: R
     assert ("--retry-failed" in english(analysis.reasons)[0]) is can_be_asked_again
 
 
-async def test_arms_are_compared_by_status_too() -> None:
-    """As many answers are missing in either arm, in one by timeouts, in the other by errors."""
-    bench = Bench.of(
-        600, off=other_for(range(10), failure()), on=other_for(range(10, 20), failure(AnswerStatus.TIMEOUT))
-    )
-    caveats = english((await bench.run()).caveats)
+async def test_arms_that_lack_as_many_answers_are_compared_by_status_too() -> None:
+    errors, timeouts = other_for(range(10), failure()), other_for(range(10, 20), failure(AnswerStatus.TIMEOUT))
+    caveats = english((await Bench.of(600, off=errors, on=timeouts).run()).caveats)
     assert not any("left more unanswered" in one for one in caveats)
     said = [one for one in caveats if "how often the status is" in one]
     assert len(said) == 2
     assert "the status is timeout: 0 items in the baseline alone, 10 in the candidate alone" in said[1]
-
-
-async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:
-    reasoning = reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)
-    analysis = await Bench.of(60, on=other_for(range(60), reasoning)).run()
-    assert (analysis.verdict, analysis.arms[1].statuses) == (Verdict.INVALID, {"no_final_answer": 60})
 
 
 async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
@@ -183,9 +169,6 @@ async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
     pairs = analysis.pairs
     assert (pairs.n_pairs, pairs.same_text, pairs.prompt_tokens_differ, pairs.finish_reasons_differ) == (30, 29, 30, 30)
     assert (pairs.request_hashes_differ, analysis.arms[1].stop_string_answers) == (0, 1)
-
-
-# runs that end early, and go on
 
 
 async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() -> None:
@@ -203,9 +186,12 @@ async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() 
     assert 200 <= len(bench.baseline.bodies) <= 204  # those in flight at the stop were not committed
 
 
-async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
+async def test_an_arm_that_answers_nothing_stops_even_a_short_run_but_reasoning_without_an_answer_is_missing() -> None:
     with pytest.raises(RunStopped, match="none of 5"):
         await Bench.of(5, on=other_for(range(5), failure(AnswerStatus.TIMEOUT))).run()
+    reasoning = reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)
+    analysis = await Bench.of(60, on=other_for(range(60), reasoning)).run()
+    assert (analysis.verdict, analysis.arms[1].statuses) == (Verdict.INVALID, {"no_final_answer": 60})
 
 
 def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
@@ -241,9 +227,6 @@ async def test_a_resume_reads_the_plans_commit_and_takes_the_same_documents_from
         await bench.resume(before.comparison_id)
 
 
-# the store
-
-
 async def test_an_answer_is_committed_before_its_worker_goes_on_with_all_that_arrived_during_a_commit() -> None:
     bench, n_uncommitted, groups = Bench.of(40), [], []
     add_answers = bench.store.add_answers
@@ -267,11 +250,8 @@ async def test_an_answer_is_committed_before_its_worker_goes_on_with_all_that_ar
 
 
 async def test_a_database_that_fails_between_plan_and_first_item_says_how_to_go_on() -> None:
-    def locked(*_: Any, **__: Any) -> None:
-        raise StoreLocked("the database is locked", hint="wait")
-
     bench = Bench.of()
-    bench.store.claim = locked
+    bench.store.claim = Mock(side_effect=StoreLocked("the database is locked", hint="wait"))
     with pytest.raises(StoreLocked) as told:
         await bench.run()
     (stored,) = bench.store.list(ComparisonFilter())

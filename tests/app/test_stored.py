@@ -46,9 +46,6 @@ async def stopped(bench: Bench) -> str:
     return found
 
 
-# under another rule
-
-
 async def test_the_own_plan_gives_the_same_bytes_and_asks_nothing() -> None:
     bench = Bench.of(200)
     before = await run(bench, 1)
@@ -101,9 +98,6 @@ async def test_what_cannot_judge_is_refused() -> None:
         compare_again(bench.services, await stopped(bench))
 
 
-# scored again
-
-
 @dataclass
 class Lenient(FakeTasks):
     """A later version of the task: what ends with the number is right, too."""
@@ -111,9 +105,8 @@ class Lenient(FakeTasks):
     config_hash: str = "later"
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
-        return [
-            {"exact_match,none": float((replies[0].text or "").endswith(item.target))} for item, replies in answered
-        ]
+        texts = ((item.target, replies[0].text or "") for item, replies in answered)
+        return [{"exact_match,none": float(text.endswith(target))} for target, text in texts]
 
 
 @dataclass
@@ -162,9 +155,6 @@ async def test_the_same_text_with_another_score_is_the_scorers_and_put_right_by_
     assert english(before.reasons)[0].startswith("3 items have the same answer and another score")
     again = rescore(bench.services, before.comparison_id).analysis
     assert (again.verdict, again.pairs.same_text_other_score) == (Verdict.INCONCLUSIVE, 0)
-
-
-# run against run
 
 
 def compare_runs(bench: Bench, baseline: str, candidate: str, **wanted: Any) -> Analysis:

@@ -24,9 +24,7 @@ from tests.scripted_server import ScriptedServer
 
 REJECTING = EngineScript(rejects=("min_p",))
 N_ITEMS = 40
-
-LOST = Reason("arm-by-arm")
-NOT_INTERLEAVED = Reason("one-after-the-other")
+LOST, NOT_INTERLEAVED = Reason("arm-by-arm"), Reason("one-after-the-other")
 
 
 class Turns:
@@ -78,9 +76,6 @@ def turns(request: pytest.FixtureRequest) -> Any:
 
 def asked(server: ScriptedServer) -> int:
     return sum(path.endswith("completions") for path, _ in server.requests)
-
-
-# what is asked, and said
 
 
 def test_each_arm_is_asked_alone_and_the_result_is_that_of_an_interleaved_run(turns: Turns) -> None:
@@ -146,9 +141,6 @@ async def test_looks_and_runs_without_servers_to_start_and_stop_are_refused() ->
     assert all("--managed" in one.value.hint for one in (run_refused, resume_refused))
 
 
-# what is checked, and when
-
-
 @pytest.mark.parametrize("turns", [{"off_drafts": True}, {"off": REJECTING, "settings": {"min_p": 0.1}}], indirect=True)
 def test_what_is_wrong_with_the_baseline_is_found_before_anything_is_asked(turns: Turns) -> None:
     with pytest.raises((PairDiffers, EndpointMisconfigured), match=r"the baseline drafted|min_p"):
@@ -156,6 +148,7 @@ def test_what_is_wrong_with_the_baseline_is_found_before_anything_is_asked(turns
     assert turns.both.store.list(ComparisonFilter()) == []
 
 
+REFUSED = f"HTTP 400: {SPEC_DECODE_REFUSES}"
 CANDIDATES: list[tuple[dict[str, Any], str]] = [
     ({"on_drafts": False}, "the candidate's engine counts no drafts: it has no drafter"),
     ({"on": EngineScript(is_dead=True)}, "the candidate drafted nothing for a probe"),
@@ -164,10 +157,7 @@ CANDIDATES: list[tuple[dict[str, Any], str]] = [
         "scheduler_config.max_num_seqs is 8 in the baseline and 16 in the candidate",
     ),
     ({"on": EngineScript(has_metrics=False)}, "whether the candidate drafts is not observable"),
-    (
-        {"on": REJECTING, "settings": {"min_p": 0.1}},
-        f"the candidate alone rejects requests of sums: HTTP 400: {SPEC_DECODE_REFUSES}",
-    ),
+    ({"on": REJECTING, "settings": {"min_p": 0.1}}, f"candidate alone rejects requests of sums: {REFUSED}"),
 ]
 
 
@@ -180,7 +170,7 @@ def test_a_candidate_that_cannot_be_compared_stops_before_it_is_asked_anything(t
     assert f"Go on with: qualab resume {turns.both.comparison.id}" in stop.value.hint
     assert turns.status is ComparisonStatus.STOPPED
     assert said in english(turns.both.comparison.stop_reason)
-    assert list(turns.both.store.answers(turns.both.comparison.id, arm=CANDIDATE)) == []
+    assert not list(turns.both.store.answers(turns.both.comparison.id, arm=CANDIDATE))
     turns.both.on.script = replace(turns.both.off.script, drafts=True)
     assert turns.left() == (CANDIDATE,)
     assert troubles(turns.take(CANDIDATE)) == (), "it goes on once the candidate is mended"
@@ -206,9 +196,6 @@ async def test_pins_of_both_turns_are_compared_and_kept() -> None:
     bench.pins.images = {"on": digests["off"]}
     found = await bench.take_turn(comparison_id)
     assert [one.arm for one in found.pinning.found] == [BASELINE, CANDIDATE]
-
-
-# killed, and going on
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from functools import cache
 
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.model.comparison import Analysis
+from qualab.model.engine import TaskDrafting
 from qualab.model.items import Answer
 from qualab.model.names import ArmName, Language
 from qualab.model.report import Report, Table
 from qualab.report.model import report_model
 from tests.app.fakes import reply
 from tests.fresh_store import copy_of
+from tests.store.samples import filled
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")
@@ -26,6 +28,11 @@ HOSTILE = (
     "zero\u200bwidth \x00\x07 \U00012000 👍🏽 ❤️ שלום مرحبا नमस्ते e\u0301 \ue000 日本語 ℝ𝒜 " + "x" * 10_000,
 )
 """What both texts begin with, and how each of them goes on."""
+DRAFTING = filled(
+    TaskDrafting, task="gsm8k", n_answers=79, rounds=1_000, draft_tokens=4_000, accepted_tokens=1_234,
+    accepted_share=0.3086, mean_length=2.234, median_length=2.0, p10_length=1.0, zero_share=0.41,
+    histogram=(410, 300, 200, 90), request_mean_length=2.5, first_third=2.3, last_third=2.1, break_even_margin=-0.2,
+)  # fmt: skip
 
 
 @cache

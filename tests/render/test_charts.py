@@ -13,16 +13,9 @@ from qualab.model.report import Bar, Cell, Forest, ForestRow, Histogram, Tone
 from qualab.report.charts import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
-ROW = ForestRow(
-    label="gsm8k/exact_match,none",
-    difference=-0.01,
-    low=-0.03,
-    high=0.01,
-    margin_low=-0.02,
-    margin_high=0.02,
-    text="−1.00 (−3.00 to +1.00) pp",
-    verdict=Cell(text="INCONCLUSIVE", tone=Tone.OPEN),
-)
+OPEN = Cell(text="INCONCLUSIVE", tone=Tone.OPEN)
+TEXTS = {"label": "gsm8k/exact_match,none", "text": "−1.00 (−3.00 to +1.00) pp"}
+ROW = ForestRow(**TEXTS, difference=-0.01, low=-0.03, high=0.01, margin_low=-0.02, margin_high=0.02, verdict=OPEN)
 FOREST = Forest(
     rows=(ROW,), axis="difference (pp)", left="worse", right="better", band="margin", description="one metric"
 )
@@ -59,7 +52,7 @@ def test_a_chart_says_its_numbers_and_its_axes(chart: Forest | Histogram, expect
     assert parsed(chart).get("aria-label") == chart.description
 
 
-def test_the_dot_stands_between_its_limits_and_the_band_around_zero() -> None:
+def test_the_dot_stands_between_its_limits_if_it_has_any_and_the_band_around_zero() -> None:
     (dot,) = x_of(r'<circle class="tone open hollow" cx="([\d.]+)"')
     limits = x_of(r'<line class="tone open" x1="([\d.]+)"')
     low, high = min(limits), max(limits)
@@ -69,9 +62,6 @@ def test_the_dot_stands_between_its_limits_and_the_band_around_zero() -> None:
     assert low < edges[0] < dot < edges[1]
     assert (dot - low) == pytest.approx((high - low) / 2.0, abs=0.2)
     assert (edges[1] - edges[0]) == pytest.approx(high - low, abs=0.2)
-
-
-def test_what_has_no_interval_or_one_margin_is_drawn_without() -> None:
     alone = draw(replace(FOREST, rows=(replace(ROW, low=None, high=None),)))
     assert ('class="tone open hollow"' in alone, '<line class="tone open"' in alone) == (True, False)
     assert draw(replace(FOREST, rows=(replace(ROW, margin_high=None),))).count('class="edge"') == 1

@@ -16,22 +16,13 @@ from qualab.report.gate import gate_markdown, junit, junit_of_error
 from tests.store.samples import make_analysis
 
 HOSTILE = 'a\x00b\x1b[31m </testsuite> & "q" ]]> |x| @team #1 `c` <script>\n\nend'
-"""NUL, a terminal's escape, ends of elements, mentions, a table's bar."""
-
-
 HOSTILE_REASON = Reason("finding", {"what": of(HOSTILE, Reason("no-primary"))})
 
 
 def make_result(verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> GateResult:
-    facts: dict[str, Any] = {
-        "id": "c-1",
-        "label": "nightly",
-        "model": "m",
-        "plan_hash": "p" * 64,
-        "reasons": (Reason("no-primary"),),
-        "caveats": (Reason("loglikelihoods"),),
-        "metrics": make_analysis(verdict=verdict).metrics,
-    }
+    facts: dict[str, Any] = {"id": "c-1", "label": "nightly", "model": "m", "plan_hash": "p" * 64}
+    facts |= {"reasons": (Reason("no-primary"),), "caveats": (Reason("loglikelihoods"),)}
+    facts["metrics"] = make_analysis(verdict=verdict).metrics
     return GateResult(verdict=verdict, **(facts | changes))
 
 
@@ -52,14 +43,18 @@ def test_a_verdict_is_what_a_pipeline_makes_of_it(verdict: Verdict) -> None:
     assert [element.tag for element in case if element.tag not in ("system-out", "properties")] == CHILDREN[verdict]
 
 
-def test_every_primary_and_every_other_metric_that_got_worse_is_a_case() -> None:
+def test_every_primary_metric_and_every_other_that_got_worse_is_a_case_and_a_row() -> None:
     (metric, *_) = make_analysis().metrics
     worse = replace(metric, id="other/x", is_primary=False, verdict=Verdict.REGRESSION)
     fine = replace(metric, id="other/y", is_primary=False)
-    suite = Xml.fromstring(junit(make_result(Verdict.REGRESSION, metrics=(metric, worse, fine))))[0]
+    result = make_result(Verdict.REGRESSION, metrics=(metric, worse, fine))
+    suite = Xml.fromstring(junit(result))[0]
     names = [case.get("name") for case in suite.findall("testcase")]
     assert names == ["comparison", metric.id, "other/x"]
     assert suite.get("failures") == "2"
+    table = [line for line in gate_markdown(result).splitlines() if line.startswith("| ")]
+    assert ["exact" in line for line in table[2:]] == [True, False], "a row for each below title and rule"
+    assert len({line.count(" | ") for line in table}) == 1
 
 
 def test_the_interval_that_decides_is_shown_with_its_level() -> None:
@@ -95,10 +90,3 @@ def test_hostile_text_is_no_markdown() -> None:
     for sign in ("<", "@", "#", "`", "|", "&"):
         assert f"\\{sign}" in line
     assert all(not one.startswith("end") for one in text.splitlines())
-
-
-def test_the_summary_has_a_row_for_each_primary_metric() -> None:
-    result = make_result()
-    table = [line for line in gate_markdown(result).splitlines() if line.startswith("| ")]
-    assert len(table) == 2 + len(result.primaries)
-    assert len({line.count(" | ") for line in table}) == 1

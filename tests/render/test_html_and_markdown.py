@@ -1,17 +1,24 @@
-"""Reports in HTML and Markdown: one file, nothing fetched, and a model's text is never markup."""
+"""HTML and Markdown fetch nothing, a model's text is never markup, and every form shows the same numbers."""
 
 from __future__ import annotations
 
+import html
+import io
+import json
 import re
+from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
 
 import pytest
+from rich.console import Console
 
 from qualab.model.names import Language
+from qualab.model.report import Report
 from qualab.report.html import render_html
-from qualab.report.markdown import escaped, render_markdown
-from tests.render.samples import HOSTILE, hostile_report, report
+from qualab.report.markdown import escaped, render_json, render_markdown
+from qualab.report.terminal import print_analysis
+from tests.render.samples import HOSTILE, hostile_report, metrics_of, report, rows_lacking_in, sample
 
 
 class Page(HTMLParser):
@@ -34,9 +41,10 @@ def content_of(language: Language = Language.ENGLISH, *, is_hostile: bool = Fals
 
 
 @pytest.mark.parametrize("language", Language)
-def test_nothing_is_fetched_and_no_script_may_run(language: Language) -> None:
+def test_nothing_is_fetched_no_script_may_run_and_text_that_looks_like_markup_stays_text(language: Language) -> None:
     content = content_of(language, is_hostile=True).decode()
-    tags = Page(content.encode()).tags
+    page = Page(content.encode())
+    tags = page.tags
     links = [value or "" for _, attrs in tags for name, value in attrs.items() if name in ("href", "src", "action")]
     assert [link for link in links if not link.startswith(("#", "data:"))] == []
     style = content[content.index("<style>") : content.index("</style>")]
@@ -47,14 +55,10 @@ def test_nothing_is_fetched_and_no_script_may_run(language: Language) -> None:
     assert policy is not None
     assert policy.startswith("default-src 'none';")
     assert "script" not in policy
-
-
-def test_text_that_looks_like_markup_stays_text() -> None:
-    found = Page(content_of(is_hostile=True))
     _, off, on = HOSTILE
     for text in (off[:60], "<img src=x onerror=alert(1)> | a | b |", "&amp; <b>on</b>", "7*7", on[:10]):
-        assert text in found.text
-    assert not any(name.startswith("on") for _, attrs in found.tags for name in attrs)
+        assert text in page.text
+    assert not any(name.startswith("on") for _, attrs in tags for name in attrs)
 
 
 @pytest.mark.parametrize("language", Language)
@@ -70,9 +74,9 @@ def test_what_the_report_says_is_there_with_its_fonts_for_light_dark_and_phones(
     for part in (b"data:font/otf;base64,", b"prefers-color-scheme: dark", b"width=device-width"):
         assert part in content
     assert render_html(model) == content
-
-
-# Markdown
+    lines = render_markdown(model).decode().splitlines()
+    headings = [line[3:] for line in lines if line.startswith("## ")]
+    assert headings == [escaped(section.title) for section in model.sections]
 
 
 def outside_fences(text: str) -> str:
@@ -103,9 +107,38 @@ def test_what_looks_like_markup_is_escaped(text: str) -> None:
     assert "\n" not in escaped(f"{text}\n{text}")
 
 
+def terminal_text(_: Report) -> str:
+    made, analysis = sample()
+    console = Console(width=400, file=io.StringIO(), record=True)
+    print_analysis(console, made.comparison, analysis)
+    return console.export_text()
+
+
+FORMS: dict[str, Callable[[Report], str]] = {
+    "Markdown": lambda model: render_markdown(model).decode(),
+    "HTML": lambda model: html.unescape(re.sub("<[^>]+>", "", render_html(model).decode())),
+    "terminal": terminal_text,
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "language"),
+    [(form, language) for form in FORMS for language in Language if (form, language) != ("terminal", Language.KOREAN)],
+)
+def test_every_form_shows_the_reports_cells_row_by_row(form: str, language: Language) -> None:
+    assert rows_lacking_in(FORMS[form](report(language)), language) == []
+
+
 @pytest.mark.parametrize("language", Language)
-def test_every_section_has_its_heading(language: Language) -> None:
-    lines = render_markdown(report(language)).decode().splitlines()
-    assert [line[3:] for line in lines if line.startswith("## ")] == [
-        escaped(section.title) for section in report(language).sections
-    ]
+def test_json_shows_the_reports_cells_with_their_numbers(language: Language) -> None:
+    document = json.loads(render_json(report(language)))
+    (section,) = [section for section in document["sections"] if section["id"] == "metrics"]
+    table = section["blocks"][0]
+    shown = [[cell["text"] for cell in row["cells"]] for row in table["rows"]]
+    assert shown == [[cell.text for cell in row.cells] for row in metrics_of(report(language)).rows]
+    assert len(shown) == 34
+    assert {"−", "+"} <= {text[:1] for texts in shown for text in texts}, "every kind of number"
+    place = [column["id"] for column in table["columns"]].index("difference")
+    _, analysis = sample()
+    differences = [row.evidence.difference for row in analysis.metrics if row.evidence]
+    assert [row["cells"][place]["value"] for row in table["rows"]] == differences

@@ -9,24 +9,18 @@ from datetime import UTC, datetime, timedelta
 from benchmarks.made_up import MadeUp, stored
 from qualab.analysis.flips import outcomes_of
 from qualab.model.comparison import Comparison
-from qualab.model.engine import TaskDrafting, Treatment
+from qualab.model.engine import Treatment
 from qualab.model.items import Answer, Drafted, Item, Score
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.store import Store
 from tests.api.conftest import OFF, ON
+from tests.render.samples import DRAFTING
 from tests.store import samples as make
-from tests.store.samples import failed
+from tests.store.samples import failed, filled
 
 AT = datetime(2026, 3, 1, 21, 40, tzinfo=UTC)
-DRAFTING = TaskDrafting(
-    task="gsm8k", n_answers=520, rounds=1_000, draft_tokens=4_000, accepted_tokens=1_234, accepted_share=0.3086,
-    mean_length=2.234, median_length=2.0, p10_length=1.0, zero_share=0.41, histogram=(410, 300, 200, 90),
-    request_mean_length=2.5, first_third=2.3, last_third=2.1,
-)  # fmt: skip
-TREATMENT = Treatment(
-    is_observed=True, engines=(), tasks=(DRAFTING, replace(DRAFTING, task="ifeval")), bins=(), troubles=(), notes=()
-)
+TREATMENT = filled(Treatment, is_observed=True, tasks=(DRAFTING, replace(DRAFTING, task="ifeval")))
 
 
 def publish(

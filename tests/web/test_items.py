@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_items_are_filtered_and_paged(looked: Watched, site: Site) -> None:
     assert {name.partition("/")[0] for name in names(looked)} == {"ifeval"}
 
 
-def test_an_item_shows_both_answers_and_where_they_part(looked: Watched, site: Site) -> None:
+def test_an_item_shows_both_answers_and_where_they_part_or_both_likelihoods(looked: Watched, site: Site) -> None:
     looked.open(f"/comparisons/{site.small}/items/{site.positions[OTHER]}")
     off, on = (looked.page.locator("section.side").nth(place) for place in range(2))
     assert (off.locator("pre").inner_text(), on.locator("> pre").inner_text()) == ("no 17", "never 17")
@@ -74,9 +74,6 @@ def test_an_item_shows_both_answers_and_where_they_part(looked: Watched, site: S
     looked.open(f"/comparisons/{site.small}/items/{site.positions[MISSING[0]]}")
     assert looked.page.get_by_text("No answer", exact=True).count() == 1
     assert looked.page.get_by_text("500 broken").count() == 1
-
-
-def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None:
     looked.open(f"/comparisons/{site.large}/items/{site.choices}")
     _, answers, _ = site.service.store.pair(site.large, site.choices)
     table = looked.page.locator("table").first
@@ -85,6 +82,14 @@ def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None
     assert table.locator(".good").count() == 2
     assert table.locator("tbody tr").count() == 3
     assert looked.page.locator("#extracted").count() == 0
+    for number, row in {
+        LOSSES[1]: ["none", "(the whole answer)", str(LOSSES[1]), "same"],
+        OTHER: ["none", "no", "never", "≠ differs"],
+        MISSING[0]: ["none", "(the whole answer)", "–", "≠ differs"],
+    }.items():
+        looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
+        looked.page.locator("#extracted table").wait_for()
+        assert looked.page.locator("#extracted tbody td").all_inner_texts() == row
 
 
 def test_what_a_model_answers_is_text(looked: Watched, site: Site) -> None:
@@ -112,17 +117,6 @@ def test_links_go_through_the_flips_and_back(looked: Watched, site: Site) -> Non
     looked.page.wait_for_url(f"**/comparisons/{site.small}/items/{flips[-1]}")
 
 
-def test_extracted_answers_of_both_arms_are_shown(looked: Watched, site: Site) -> None:
-    for number, row in {
-        LOSSES[1]: ["none", "(the whole answer)", str(LOSSES[1]), "same"],
-        OTHER: ["none", "no", "never", "≠ differs"],
-        MISSING[0]: ["none", "(the whole answer)", "–", "≠ differs"],
-    }.items():
-        looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
-        looked.page.locator("#extracted table").wait_for()
-        assert looked.page.locator("#extracted tbody td").all_inner_texts() == row
-
-
 def extracted(service: Service, comparison_id: str, language: str = "en") -> str:
     page = service.client.get(f"/comparisons/{comparison_id}/items/0?extract=1&lang={language}")
     assert page.status_code == 200
@@ -141,11 +135,8 @@ def test_what_cannot_be_extracted_is_said(working: Service, monkeypatch: pytest.
     service.bench.harness.tasks.config_hash = "another"
     service.context.planner._tasks.clear()
     assert "no longer match the plan" in extracted(service, comparison_id)
-
-    def gone(*_: Any) -> Any:
-        raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
-
-    monkeypatch.setattr(service.bench.harness, "load", gone)
+    gone = DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
+    monkeypatch.setattr(service.bench.harness, "load", Mock(side_effect=gone))
     service.context.planner._tasks.clear()
     service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)

@@ -15,37 +15,24 @@ from tests.web.conftest import Site, make_site_bench
 
 @pytest.fixture
 def running() -> Iterator[Site]:
-    bench = make_site_bench()
-    bench.baseline.delay_s = bench.candidate.delay_s = 0.04
-    service = make_service(bench=bench, poll_s=0.05, port=0)
+    service = make_service(bench=make_site_bench(), poll_s=0.05, port=0)
     with at_work(service.context), service.client, on_a_socket(service) as address:
         yield Site(address, service)
 
 
-def start(site: Site, *, concurrency: int) -> str:
-    return site.service.create(label="slow", concurrency=concurrency, max_missing_share=0.1)
-
-
-def test_a_running_comparison_is_followed_to_its_verdict(running: Site, make_page: Any) -> None:
-    looked = make_page(site=running)
-    looked.open(f"/comparisons/{start(running, concurrency=1)}")
-    numbers = looked.page.locator("dd[data-arm=candidate] .numbers")
-    numbers.get_by_text("of 130").wait_for()
-    first = numbers.inner_text()
-    looked.page.locator("dd[data-arm=candidate] .numbers").filter(has_not_text=first).wait_for()
-    looked.page.locator(".verdict").wait_for()
-    assert "INCONCLUSIVE" in looked.page.locator(".verdict").inner_text()
-    assert looked.page.locator("#live").count() == 0
-
-
-def test_a_list_says_how_far_how_fast_and_how_long_yet_and_is_read_again(
+def test_a_running_comparison_is_followed_to_its_verdict_on_its_page_and_on_the_list(
     running: Site, make_page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = running.service.bench
     monkeypatch.setattr(bench.clock, "monotonic_s", time.monotonic)
     bench.baseline.delay_s = bench.candidate.delay_s = 0.15
-    looked = make_page(site=running)
-    start(running, concurrency=1)
+    looked, beside = make_page(site=running), make_page(site=running)
+    comparison_id = running.service.create(label="slow", concurrency=1, max_missing_share=0.1)
+    beside.open(f"/comparisons/{comparison_id}")
+    numbers = beside.page.locator("dd[data-arm=candidate] .numbers")
+    numbers.get_by_text("of 130").wait_for()
+    first = numbers.inner_text()
+    numbers.filter(has_not_text=first).wait_for()
     looked.open("/")
     line = looked.page.locator("tr", has_text="slow")
     line.get_by_text("of 130 each").wait_for()
@@ -58,6 +45,8 @@ def test_a_list_says_how_far_how_fast_and_how_long_yet_and_is_read_again(
     assert looked.page.evaluate("document.activeElement.textContent") == "slow"
     bench.baseline.delay_s = bench.candidate.delay_s = 0.0
     line.get_by_text("INCONCLUSIVE").wait_for()
+    beside.page.locator(".verdict").get_by_text("INCONCLUSIVE").first.wait_for()
+    assert beside.page.locator("#live").count() == 0
 
 
 def test_people_sign_in_with_a_token_and_out_again(running: Site, make_page: Any) -> None:
