@@ -227,7 +227,9 @@ async def llama_tokenize(request: web.Request) -> web.Response:
     return web.json_response({"tokens": codes(asked.get("content", ""))})
 
 
-async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Open) -> None:
+async def test_both_servers_forms_are_spoken_and_one_that_does_not_tokenize_is_named(
+    server: ScriptedServer, opened: Open
+) -> None:
     texts = ["two words", "", "한국어", "\ud800 half", *(f"text {n}" * (n % 5) for n in range(40))]
     for route in (vllm_tokenize, llama_tokenize):
         server.routes["POST", "/gate/tokenize"] = route
@@ -235,9 +237,7 @@ async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Ope
             assert await endpoint.tokenize(texts, model="m") == [codes(text) for text in texts]
             assert await endpoint.tokenize([], model="m") == []
     assert server.most_in_flight <= 4
-
-
-async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open) -> None:
+    server.routes.clear()
     for answer in (reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])):
         server.answer(answer)
         async with opened() as endpoint:
@@ -246,27 +246,19 @@ async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: O
         assert "--tokenizer" in caught.value.hint
 
 
-async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Open) -> None:
+async def test_passing_trouble_is_tried_again_and_what_stays_is_an_error(server: ScriptedServer, opened: Open) -> None:
     server.answer(vllm_tokenize, reply("", status=503), reply({"tokens": None}), vllm_tokenize)
     async with opened() as endpoint:
         assert await endpoint.tokenize(["ab"], model="m") == [codes("ab")]
     assert len(server.seen) == 4
+    for status, kind, match in ((503, EndpointUnreachable, "HTTP 503"), (400, EndpointMisconfigured, "too long")):
+        server.answer(vllm_tokenize, reply({"error": {"message": "too long"}}, status=status))
+        async with opened(max_attempts=2, concurrency=4) as endpoint:
+            with pytest.raises(kind, match=match):
+                await endpoint.tokenize(["ab"] * 20, model="m")
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "match"),
-    [(503, EndpointUnreachable, "HTTP 503"), (400, EndpointMisconfigured, "too long")],
-)
-async def test_trouble_that_stays_is_an_error(
-    server: ScriptedServer, opened: Open, status: int, kind: type[QualabError], match: str
-) -> None:
-    server.answer(vllm_tokenize, reply({"error": {"message": "too long"}}, status=status))
-    async with opened(max_attempts=2, concurrency=4) as endpoint:
-        with pytest.raises(kind, match=match):
-            await endpoint.tokenize(["ab"] * 20, model="m")
-
-
-def test_a_tokenizer_by_file_and_by_directory(tmp_path: Path) -> None:
+def test_a_tokenizer_by_file_and_by_directory_and_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word tokenizer that would add special tokens, cut and pad if it were let."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -279,11 +271,8 @@ def test_a_tokenizer_by_file_and_by_directory(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for name in (tmp_path / "tokenizer.json", tmp_path):
         assert named_tokenizer(str(name))(["a b c a", "", "b x"]) == [[2, 3, 4, 2], [], [3, 1]]
-
-
-def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", "."):
+    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", ".."):
         with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
             named_tokenizer(name)
         assert "tokenizer.json" in caught.value.hint
