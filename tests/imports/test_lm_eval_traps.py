@@ -163,14 +163,11 @@ def test_the_newest_of_several_runs_is_taken_or_the_one_that_is_named(importer: 
         importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2027"})
     named = importer(*(folder / f"results_2026-0{month}-01T00-00-00.1.json" for month in (2, 1))).metrics[0]
     assert (named.baseline, named.candidate) == (1.0, 0.0)
-
-
-def test_a_custom_results_name_is_found(importer: Importer) -> None:
-    """`--output_path mine.json`: the results are named after it, the samples are not."""
-    folder = Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "off")
-    (folder / f"results_{DATE}.json").rename(folder / f"mine_{DATE}.json")
-    importer(folder, Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "on"))
-    assert importer.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
+    # `--output_path mine.json`: the results are named after it, the samples are not
+    (on / f"results_{DATE}.json").rename(on / f"mine_{DATE}.json")
+    mine = Importer(folder=importer.folder)
+    mine(on, folder)
+    assert mine.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
 
 
 def test_group_values_are_weighted_as_the_log_s_own(importer: Importer) -> None:

@@ -22,14 +22,11 @@ def test_excess_is_an_exact_binomial_test(odd: int, total: int) -> None:
     assert noise.excess_discordance(n_odd=total, n_candidate_odd=odd) == pytest.approx(expected)
 
 
-def test_each_run_can_be_the_odd_one() -> None:
+def test_each_run_can_be_the_odd_one_and_disagreement_is_the_share_of_pairs_that_differ() -> None:
     assert noise.odd_ones_out([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 1]) == (3, 1)
     assert noise.odd_ones_out(["x"], ["y"], ["z"]) == (0, 0)
     with pytest.raises(ValueError, match="argument 2"):
         noise.odd_ones_out([1], [1, 1], [1])
-
-
-def test_disagreement_is_the_share_of_pairs_of_runs_that_differ() -> None:
     samples = rng().integers(0, 2, size=(20, 5))
     right = samples.sum(axis=1)
     assert noise.disagreement(samples.tolist()) == pytest.approx(np.mean(2 * right * (5 - right) / (5 * 4)))
