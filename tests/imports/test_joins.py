@@ -170,12 +170,13 @@ def test_tasks_of_one_run_alone_are_named_and_runs_without_a_common_task_item_or
     importer: Importer,
 ) -> None:
     rows, others = binary_rows([1, 0]), [row(n, {"other": n}, acc=1.0) for n in range(2)]
-    with pytest.raises(InvalidValue, match="no benchmark, task or metric named sum"):
-        importer.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
-    assert not importer.comparisons
-    with pytest.raises(BadLog, match="no task in common: a and b"):
-        importer.runs(Run(samples={"a": rows}), Run(samples={"b": rows}))
-    with pytest.raises(BadLog, match="Not one item of"):
-        Importer(folder=importer.folder / "2").rows(rows, others)
+    second, third, fourth = (Importer(folder=importer.folder / name) for name in "234")
     found = importer.runs(Run(samples={"a": rows, "b": rows}), Run(samples={"a": rows, "c": rows}))
     assert {"only the baseline has b: left out.", "only the candidate has c: left out."} <= set(english(found.caveats))
+    with pytest.raises(InvalidValue, match="no benchmark, task or metric named sum"):
+        second.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
+    assert not second.comparisons
+    with pytest.raises(BadLog, match="no task in common: a and b"):
+        third.runs(Run(samples={"a": rows}), Run(samples={"b": rows}))
+    with pytest.raises(BadLog, match="Not one item of"):
+        fourth.rows(rows, others)

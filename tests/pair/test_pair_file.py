@@ -245,15 +245,6 @@ def test_each_service_leads_to_its_own_deployment() -> None:
     assert names == [("qualab-baseline", "baseline"), ("qualab-candidate", "candidate")]
 
 
-def test_gpus_are_asked_for() -> None:
-    anywhere = replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2))
-    many = replace(anywhere, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2})
-    for pair, count in ((PAIR, 1), (anywhere, 1), (many, 4), (ON_A_CPU, 0)):
-        limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
-        assert [one.get("resources") for one in containers(pair)] == [limits] * 2
-        assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
-
-
 def test_each_arm_has_its_devices_port_and_place_and_the_ready_timeout_to_start() -> None:
     for container in containers(PAIR):
         startup = container["startupProbe"]
@@ -266,6 +257,12 @@ def test_each_arm_has_its_devices_port_and_place_and_the_ready_timeout_to_start(
         assert device["device_ids"] == [str(number)]
         assert service["ports"] == [f"127.0.0.1:800{number}:8000"]
         assert service["environment"]["VLLM_CPU_OMP_THREADS_BIND"] == ("0-15", "16-31")[number]
+    anywhere = replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2))
+    many = replace(anywhere, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2})
+    for pair, count in ((PAIR, 1), (anywhere, 1), (many, 4), (ON_A_CPU, 0)):
+        limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
+        assert [one.get("resources") for one in containers(pair)] == [limits] * 2
+        assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
 
 
 def test_the_hub_is_never_asked_keys_are_only_referred_to_and_dollars_stay_what_they_are() -> None:
