@@ -189,8 +189,7 @@ async def test_what_an_engine_tells_of_itself(server: ScriptedServer, name: str)
     shown = (found.kind, found.version, found.max_model_len, found.model_root, found.kv_cache_tokens, found.drafter)
     assert (*shown, found.tells_drafter) == expected
     assert config.items() <= found.config.items()
-    drawn_at_start = "media_marker"
-    assert not {"api_key", "internal_states", drawn_at_start} & found.config.keys()
+    assert not {"api_key", "internal_states", "media_marker"} & found.config.keys(), "secret, or drawn at the start"
     assert found.counters is not None
     assert found.counters.drafting is not None
 

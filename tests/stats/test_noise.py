@@ -44,8 +44,7 @@ def test_variance_components_are_found_again() -> None:
     found = noise.variance_components([[1, 1], [1, 1]])
     assert (found.variance_between, found.variance_within, found.icc) == (0.0, 0.0, None)
     noise_only = noise.variance_components([[0, 1], [1, 0]])
-    assert noise_only.variance_between == 0.0
-    assert noise_only.icc == 0.0
+    assert (noise_only.variance_between, noise_only.icc) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
