@@ -315,7 +315,9 @@ def proxied(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Scripted
     return server
 
 
-async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: Open) -> None:
+async def test_the_environments_proxy_is_used_and_a_dead_one_named_without_its_password(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
     proxied.answer(reply(completion("through")))
     async with opened(url="http://far.example:8000", key=KEY) as endpoint:
         replies = [await endpoint.ask(COMPLETION, b"{}") for _ in range(2)]
@@ -325,6 +327,14 @@ async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: O
         assert seen.headers["Host"] == "far.example:8000"
         assert seen.headers["Proxy-Authorization"] == GRANTED
         assert seen.headers["Authorization"] == f"Bearer {KEY}"
+    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{unused_tcp_port}")
+    async with opened(url="http://far.example:8000") as endpoint:
+        with pytest.raises(QualabError) as caught:
+            await endpoint.inspect(model="m")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "the proxy that the environment names, cannot be reached" in shown
+    assert "NO_PROXY" in shown
+    assert "sesame" not in shown
 
 
 async def test_a_tls_proxy_sees_no_key(proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,16 +374,3 @@ async def test_no_proxy_loopback_and_networks(
         assert await text(url) == "through"
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert await text() == "through", "this machine is asked without a proxy"
-
-
-async def test_a_dead_proxy_is_named_without_its_password(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
-) -> None:
-    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{unused_tcp_port}")
-    async with opened(url="http://far.example:8000") as endpoint:
-        with pytest.raises(QualabError) as caught:
-            await endpoint.inspect(model="m")
-    shown = "".join(traceback.format_exception(caught.value))
-    assert "the proxy that the environment names, cannot be reached" in shown
-    assert "NO_PROXY" in shown
-    assert "sesame" not in shown

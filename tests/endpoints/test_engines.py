@@ -63,6 +63,11 @@ async def test_a_configuration_that_takes_its_time_is_waited_for_and_not_taken_f
 COUNTS = {
     "vllm_off": (None, (0, 0, 0)),  # no series of drafts at all
     "vllm_on": (Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1)), (1, 11, 16)),
+    "llama_off": (Drafting(), (None, 57687, 12865)),
+    "llama_on": (
+        Drafting(drafts=3086, draft_tokens=12250, accepted_tokens=8278, accepted_at=(2504, 2174, 1909, 1691)),
+        (None, 57022, 11496),
+    ),
     "sglang_on": (Drafting(drafts=100, draft_tokens=300, accepted_tokens=161), (10, 420, 271)),
     "tgi_on": (Drafting(drafts=100, draft_tokens=None, accepted_tokens=161), (10, 420, 271)),
     "tensorrt_llm_on": (Drafting(draft_tokens=300, accepted_tokens=161), (10, 420, 271)),
@@ -78,6 +83,8 @@ def test_what_an_engine_counts(name: str) -> None:
     assert (found.decode_steps is not None) is name.startswith("vllm")
     if name == "vllm_on":
         assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, 6 of them drafted"
+    if name == "llama_on":
+        assert found.decode_s == pytest.approx(5432.66)
 
 
 def test_engines_of_one_server_are_added_up_and_an_older_vllm_names_a_step_otherwise() -> None:
@@ -88,15 +95,6 @@ def test_engines_of_one_server_are_added_up_and_an_older_vllm_names_a_step_other
     assert (found.finished_requests, found.decode_steps) == (2, 18)
     old = text.replace("inter_token_latency_seconds", "time_per_output_token_seconds")
     assert read_counters(old) == read_counters(text)
-
-
-def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
-    off, on = (read_counters(recorded(f"llama_{arm}_metrics.txt")) for arm in ("off", "on"))
-    assert off.drafting == Drafting()
-    assert on.drafting is not None
-    assert on.drafting.drafts > 1_000
-    assert on.drafting.accepted_tokens == sum(on.drafting.accepted_at)
-    assert (on.decode_s, on.decode_steps) == (pytest.approx(5432.66), None)
 
 
 def sglang(*, generated: int, requests: int, rounds: int | None = None) -> str:
@@ -131,8 +129,7 @@ SGLANG_CARD = {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40
 TENSORRT_CARD = {"id": "m", "owned_by": "tensorrt_llm"}
 TGI_CARD = {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"}
 METRICS, ITERATION = "metrics", f"[{recorded('tensorrt_llm_iteration.json')}]"
-EAGLE = "/models/qwen3-8b-eagle3"
-QWEN = "/models/qwen3-8b"
+QWEN, EAGLE = "/models/qwen3-8b", "/models/qwen3-8b-eagle3"
 
 
 def sglang_routes(route: str) -> dict[str, str]:
@@ -192,13 +189,15 @@ async def test_what_an_engine_tells_of_itself(server: ScriptedServer, name: str)
     shown = (found.kind, found.version, found.max_model_len, found.model_root, found.kv_cache_tokens, found.drafter)
     assert (*shown, found.tells_drafter) == expected
     assert config.items() <= found.config.items()
-    drawn_at_start = "media_marker"
-    assert not {"api_key", "internal_states", drawn_at_start} & found.config.keys()
+    assert not {"api_key", "internal_states", "media_marker"} & found.config.keys(), "secret, or drawn at the start"
     assert found.counters is not None
     assert found.counters.drafting is not None
 
 
-async def test_numbers_and_metrics_that_are_nobodys_are_known_to_be_open(server: ScriptedServer) -> None:
+async def test_what_tells_nothing_and_metrics_that_are_nobodys(server: ScriptedServer) -> None:
+    assert await probed(server, {"id": "m", "owned_by": "someone"}) == Engine(kind=EngineKind.UNKNOWN)
+    closed = await probed(server, VLLM_CARD)
+    assert (closed.kind, closed.config, closed.counters) == (EngineKind.VLLM, {}, None)
     for text in ("", "<html>", "up 1\n", 'broken{a="b" 1\n'):
         assert new_probe().read(read_metrics(text.encode())) is None, text
     for value in ("NaN", "+Inf", "-1e400"):
@@ -209,22 +208,11 @@ async def test_numbers_and_metrics_that_are_nobodys_are_known_to_be_open(server:
     assert (found.kind, found.counters, found.has_metrics) == (EngineKind.UNKNOWN, None, True)
 
 
-async def test_a_server_that_tells_nothing(server: ScriptedServer) -> None:
-    assert await probed(server, {"id": "m", "owned_by": "someone"}) == Engine(kind=EngineKind.UNKNOWN)
-    closed = await probed(server, VLLM_CARD)
-    assert (closed.kind, closed.config, closed.counters) == (EngineKind.VLLM, {}, None)
-
-
-REMEMBERED = Counters(
-    drafting=Drafting(drafts=10, draft_tokens=40, accepted_tokens=20),
-    finished_requests=5,
-    prompt_tokens=100,
-    generated_tokens=50,
-    started_at_s=1000.0,
-)
+TEN = Drafting(drafts=10, draft_tokens=40, accepted_tokens=20)
+REMEMBERED = Counters(drafting=TEN, finished_requests=5, prompt_tokens=100, generated_tokens=50, started_at_s=1000.0)
 ANEW: list[dict[str, Any]] = [
     *({"started_at_s": 1001.0}, {"finished_requests": 4}, {"generated_tokens": 49}, {"drafting": None}),
-    {"drafting": Drafting(drafts=9, draft_tokens=40, accepted_tokens=20)},
+    {"drafting": replace(TEN, drafts=9)},
 ]
 
 

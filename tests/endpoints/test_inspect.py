@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,13 +134,13 @@ async def test_an_unreachable_or_silent_server_has_a_hint(
     await refused(EndpointUnreachable, "in the time allowed", after(30.0, NOT_FOUND), timeout_s=300.0)
 
 
-@pytest.fixture
-def tls_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+@contextmanager
+def tls_server(folder: Path, *, is_authority: str) -> Iterator[tuple[str, str]]:
     """A TLS server with a certificate that it signed itself: its URL and certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    names = f"basicConstraints=critical,CA:{request.param}", "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    names = f"basicConstraints=critical,CA:{is_authority}", "subjectAltName=DNS:localhost,IP:127.0.0.1"
     subject = ["-subj", "/CN=localhost", *(part for name in names for part in ("-addext", name))]
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
@@ -159,25 +160,18 @@ async def vanish(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-@pytest.mark.parametrize("tls_server", ["FALSE"], indirect=True)
-async def test_a_certificate_that_is_not_trusted(
-    tls_server: tuple[str, str], opened: Open, refused: Refused, monkeypatch: pytest.MonkeyPatch
+async def test_a_certificate_that_is_not_trusted_and_an_authoritys_that_is_no_servers(
+    tmp_path: Path, opened: Open, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, certificate = tls_server
-    error = await refused(EndpointUnreachable, r"certificate is not trusted \(unknown", url=url)
-    assert "SSL_CERT_FILE" in error.hint
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
-    async with opened(url=url) as endpoint:
-        await endpoint.inspect(model="m")
-    await refused(EndpointUnreachable, "closed the connection without an answer", url=f"{url}/vanishing")
-
-
-@pytest.mark.parametrize("tls_server", ["TRUE"], indirect=True)
-async def test_an_authoritys_certificate_is_no_servers(
-    tls_server: tuple[str, str], refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", tls_server[1])
-    assert "CA:FALSE" in (await refused(EndpointUnreachable, "that of an authority", url=tls_server[0])).hint
+    with tls_server(tmp_path, is_authority="FALSE") as (url, certificate):
+        error = await refused(EndpointUnreachable, r"certificate is not trusted \(unknown", url=url)
+        assert "SSL_CERT_FILE" in error.hint
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        async with opened(url=url) as endpoint:
+            await endpoint.inspect(model="m")
+        await refused(EndpointUnreachable, "closed the connection without an answer", url=f"{url}/vanishing")
+    with tls_server(tmp_path, is_authority="TRUE") as (url, _):
+        assert "CA:FALSE" in (await refused(EndpointUnreachable, "that of an authority", url=url)).hint
 
 
 async def test_a_model_has_the_names_of_all_that_share_its_root(server: ScriptedServer, opened: Open) -> None:
@@ -227,7 +221,9 @@ async def llama_tokenize(request: web.Request) -> web.Response:
     return web.json_response({"tokens": codes(asked.get("content", ""))})
 
 
-async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Open) -> None:
+async def test_both_servers_forms_are_spoken_and_one_that_does_not_tokenize_is_named(
+    server: ScriptedServer, opened: Open
+) -> None:
     texts = ["two words", "", "한국어", "\ud800 half", *(f"text {n}" * (n % 5) for n in range(40))]
     for route in (vllm_tokenize, llama_tokenize):
         server.routes["POST", "/gate/tokenize"] = route
@@ -235,9 +231,7 @@ async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Ope
             assert await endpoint.tokenize(texts, model="m") == [codes(text) for text in texts]
             assert await endpoint.tokenize([], model="m") == []
     assert server.most_in_flight <= 4
-
-
-async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open) -> None:
+    server.routes.clear()
     for answer in (reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])):
         server.answer(answer)
         async with opened() as endpoint:
@@ -246,27 +240,24 @@ async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: O
         assert "--tokenizer" in caught.value.hint
 
 
-async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Open) -> None:
-    server.answer(vllm_tokenize, reply("", status=503), reply({"tokens": None}), vllm_tokenize)
-    async with opened() as endpoint:
-        assert await endpoint.tokenize(["ab"], model="m") == [codes("ab")]
-    assert len(server.seen) == 4
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "match"),
     [(503, EndpointUnreachable, "HTTP 503"), (400, EndpointMisconfigured, "too long")],
 )
-async def test_trouble_that_stays_is_an_error(
+async def test_passing_trouble_is_tried_again_and_what_stays_is_an_error(
     server: ScriptedServer, opened: Open, status: int, kind: type[QualabError], match: str
 ) -> None:
+    server.answer(vllm_tokenize, reply("", status=503), reply({"tokens": None}), vllm_tokenize)
+    async with opened() as endpoint:
+        assert await endpoint.tokenize(["ab"], model="m") == [codes("ab")]
+    assert len(server.seen) == 4
     server.answer(vllm_tokenize, reply({"error": {"message": "too long"}}, status=status))
     async with opened(max_attempts=2, concurrency=4) as endpoint:
         with pytest.raises(kind, match=match):
             await endpoint.tokenize(["ab"] * 20, model="m")
 
 
-def test_a_tokenizer_by_file_and_by_directory(tmp_path: Path) -> None:
+def test_a_tokenizer_by_file_and_by_directory_and_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word tokenizer that would add special tokens, cut and pad if it were let."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -279,11 +270,8 @@ def test_a_tokenizer_by_file_and_by_directory(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for name in (tmp_path / "tokenizer.json", tmp_path):
         assert named_tokenizer(str(name))(["a b c a", "", "b x"]) == [[2, 3, 4, 2], [], [3, 1]]
-
-
-def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", "."):
+    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", ".."):
         with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
             named_tokenizer(name)
         assert "tokenizer.json" in caught.value.hint

@@ -62,7 +62,7 @@ def test_a_generation_asks_what_lm_eval_asks(api: Api, gen_kwargs: dict[str, Any
     assert (request.api, request.choice, request.context_tokens) == (api, 0, None)
 
 
-def test_the_order_of_settings_does_not_change_the_bytes() -> None:
+def test_bytes_are_utf8_without_spaces_whatever_the_order_and_a_lone_surrogate_is_an_escape() -> None:
     one = {"top_p": 0.5, "until": ["a"], "min_p": 0.1}
     for kwargs in (one, dict(reversed(one.items()))):
         before = dict(kwargs)
@@ -71,6 +71,8 @@ def test_the_order_of_settings_does_not_change_the_bytes() -> None:
             b'{"prompt":"q","model":"m","max_tokens":256,"temperature":0,"stop":["a"],"min_p":0.1,"top_p":0.5,"seed":1}'
         )
         assert kwargs == before
+    assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()
+    assert json.loads(encode_body({"prompt": "\ud800 한"}, seed=1)) == {"prompt": "\ud800 한", "seed": 1}
 
 
 NEAREST = {"temprature": "temperature", "max_gen_tokens": "max_gen_toks", "topp": "top_p"}
@@ -143,11 +145,6 @@ def test_what_has_no_loglikelihood_is_a_broken_task() -> None:
         loglikelihood_request(choice=0, context_ids=[], whole_ids=[1], model="m")
 
 
-def test_bodies_are_utf8_without_spaces_and_a_lone_surrogate_is_an_escape() -> None:
-    assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()
-    assert json.loads(encode_body({"prompt": "\ud800 한"}, seed=1)) == {"prompt": "\ud800 한", "seed": 1}
-
-
 OK, TRUNCATED, NO_ANSWER = AnswerStatus.OK, AnswerStatus.TRUNCATED, AnswerStatus.NO_FINAL_ANSWER
 SENDING = Sending(2, 0.25, START)
 TOKENS = [11, 12, 13, 14, 15, 16]
@@ -190,26 +187,26 @@ def test_how_a_text_ended() -> None:
         assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
 
 
-@pytest.mark.parametrize(
-    ("message", "finish_reason", "expected"),
-    [
-        ({"content": "A"}, "stop", (OK, "A", "")),
-        ({"content": ""}, "stop", (OK, "", "")),
-        ({"content": "A", "reasoning_content": "hmm"}, "stop", (OK, "A", "hmm")),
-        ({"content": "A", "reasoning": "hmm"}, "length", (TRUNCATED, "A", "hmm")),
-        ({"content": "A", "reasoning_content": None, "reasoning": ""}, "length", (TRUNCATED, "A", "")),
-        ({"content": None, "reasoning_content": "hmm"}, "length", (NO_ANSWER, None, "hmm")),
-        ({"content": "", "reasoning": "hmm, so"}, "stop", (NO_ANSWER, None, "hmm, so")),
-        ({"reasoning": "hmm"}, "stop", (NO_ANSWER, None, "hmm")),
-        ({"content": None, "reasoning": ""}, "length", (NO_ANSWER, None, "")),
-    ],
-)
-def test_content_and_reasoning_of_a_message(
-    message: dict[str, Any], finish_reason: str, expected: tuple[AnswerStatus, str | None, str]
-) -> None:
-    got = read(chat(message, finish_reason=finish_reason), CHAT)
-    assert (got.status, got.text, got.reasoning) == expected
-    assert (got.reasoning_characters, got.error) == (len(expected[2]), "")
+MESSAGES: list[tuple[dict[str, Any], str, tuple[AnswerStatus, str | None, str]]] = [
+    ({"content": "A"}, "stop", (OK, "A", "")),
+    ({"content": ""}, "stop", (OK, "", "")),
+    ({"content": "A", "reasoning_content": "hmm"}, "stop", (OK, "A", "hmm")),
+    ({"content": "A", "reasoning": "hmm"}, "length", (TRUNCATED, "A", "hmm")),
+    ({"content": "A", "reasoning_content": None, "reasoning": ""}, "length", (TRUNCATED, "A", "")),
+    ({"content": None, "reasoning_content": "hmm"}, "length", (NO_ANSWER, None, "hmm")),
+    ({"content": "", "reasoning": "hmm, so"}, "stop", (NO_ANSWER, None, "hmm, so")),
+    ({"reasoning": "hmm"}, "stop", (NO_ANSWER, None, "hmm")),
+    ({"content": None, "reasoning": ""}, "length", (NO_ANSWER, None, "")),
+]
+
+
+def test_content_and_reasoning_of_a_message_and_the_choice_with_index_0() -> None:
+    for message, finish_reason, expected in MESSAGES:
+        got = read(chat(message, finish_reason=finish_reason), CHAT)
+        assert (got.status, got.text, got.reasoning) == expected, message
+        assert (got.reasoning_characters, got.error) == (len(expected[2]), "")
+    assert read(choices((1, "second"), (0, "first"))).text == "first"
+    assert read(choices((3, "only"))).text == "only"
 
 
 def choices(*texts: tuple[int, str]) -> dict[str, Any]:
@@ -235,11 +232,6 @@ def test_a_bad_body_is_named_and_may_be_asked_again(reason: str) -> None:
         failure = refused(body)
         assert (failure.status, failure.retry) == (AnswerStatus.BAD_BODY, True)
         assert reason in failure.message
-
-
-def test_of_several_choices_the_one_with_index_0_is_read() -> None:
-    assert read(choices((1, "second"), (0, "first"))).text == "first"
-    assert read(choices((3, "only"))).text == "only"
 
 
 def test_a_message_without_content_is_a_bad_body_unless_a_filter_withheld_it() -> None:

@@ -108,7 +108,7 @@ def test_invalid_options(load: Load) -> None:
     assert caught.value.details["fields"] == {"tasks": "must name tasks or a suite"}
 
 
-def test_splits_that_are_not_needed_may_be_missing(load: Load, tmp_path: Path) -> None:
+def test_splits_that_are_not_needed_may_be_missing_and_others_are_named(load: Load, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "gsm8k/test.jsonl", gsm8k(3))
     assert load("gsm8k", data_dir=tmp_path, num_fewshot=0).tasks[0].num_fewshot == 0
     with pytest.raises(DatasetUnavailable, match=r"split train.*gsm8k/train\.jsonl"):
@@ -118,9 +118,6 @@ def test_splits_that_are_not_needed_may_be_missing(load: Load, tmp_path: Path) -
     assert load("haerae_history", data_dir=tmp_path).tasks[0].n_items == 2
     write_jsonl(tmp_path / "haerae/history.jsonl", haerae(4))
     assert load("haerae_history", data_dir=tmp_path).tasks[0].n_items == 4
-
-
-def test_a_missing_data_set_names_data_set_paths_and_what_to_do(load: Load, tmp_path: Path) -> None:
     with pytest.raises(DatasetUnavailable) as caught:
         load("belebele_kor_Hang", data_dir=tmp_path)
     named = ("facebook/belebele:kor_Hang", "belebele/kor_Hang_test.jsonl", str(tmp_path), "--data-dir")

@@ -41,6 +41,12 @@ def own(folder: Path, yaml: str, rows: list[dict[str, Any]] = ROWS, *, name: str
     return folder
 
 
+def file_of(folder: Path, content: str | bytes, name: str = "data.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
 def load_own(folder: Path, *names: str) -> LoadedTasks:
     return load_named(*(names or ("mine",)), include_paths=(folder,))
 
@@ -146,15 +152,14 @@ def test_a_missing_package_and_an_item_that_cannot_be_rendered_are_named(tmp_pat
         list(loaded.render())
 
 
-def test_the_configuration_s_hash_follows_the_source_of_functions(tmp_path: Path) -> None:
+def test_hashes_follow_the_source_of_functions_and_not_the_installation(
+    load: Load, tmp_path: Path, tiny_data: Path
+) -> None:
     folders = [own(tmp_path / name, CUSTOM, code=POINTS) for name in ("a", "b", "c")]
     (folders[2] / "helpers.py").write_text(POINTS.replace("0.0", "0.5"))
     first, moved, changed = (load_own(folder).tasks[0].config_hash for folder in folders)
     assert first == moved
     assert first != changed
-
-
-def test_hashes_do_not_depend_on_the_installation(load: Load, tmp_path: Path, tiny_data: Path) -> None:
     elsewhere = Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks"))
     names = ("release", "published-34")
     assert load_here(TaskOptions(names=names, data_dir=tiny_data), elsewhere).tasks == load(*names).tasks
@@ -162,15 +167,10 @@ def test_hashes_do_not_depend_on_the_installation(load: Load, tmp_path: Path, ti
 
 def test_bundled_items_lie_beside_the_catalog(tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN.replace("dataset_path: json", "dataset_path: me/items"))
-    (folder / "catalog.yaml").write_text("datasets: {me/items: {bundled: true, files: ['{config}/{split}.jsonl']}}")
+    file_of(folder, "datasets: {me/items: {bundled: true, files: ['{config}/{split}.jsonl']}}", "catalog.yaml")
     write_jsonl(folder / "default/test.jsonl", ROWS[:3])
     loaded = load_here(TaskOptions(names=("mine",), data_dir=tmp_path), folder)
     assert (loaded.tasks[0].n_items, loaded.tasks[0].revision) == (3, "local")
-
-
-def catalog_of(folder: Path, text: str) -> Path:
-    (folder / "catalog.yaml").write_text(text)
-    return folder
 
 
 def test_suites_expand_names_collapse_and_a_task_s_hints_are_its_own_over_its_benchmark_s(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_suites_expand_names_collapse_and_a_task_s_hints_are_its_own_over_its_be
     assert [read_catalog(TASKS_DIR).hints(task).choices for task in tasks] == [5, 4, 2, None]
     # a kind may be given for one filter alone
     text = 'benchmarks: {b: {metrics: {m: other, "m,strict": binary_mean}, tasks: {t: {}}}}'
-    hints = read_catalog(catalog_of(tmp_path, text)).hints("t")
+    hints = read_catalog(file_of(tmp_path, text, "catalog.yaml").parent).hints("t")
     assert (hints.kind("m,strict"), hints.kind("m,loose")) == (MetricKind.BINARY_MEAN, MetricKind.OTHER)
 
 
@@ -201,15 +201,9 @@ def test_a_wrong_or_missing_catalog_is_a_broken_task_that_names_the_place(tmp_pa
         read_catalog(tmp_path)
     for text, place in WRONG.items():
         with pytest.raises(BrokenTask, match=place):
-            read_catalog(catalog_of(tmp_path, text))
+            read_catalog(file_of(tmp_path, text, "catalog.yaml").parent)
     with pytest.raises(BrokenTask, match=r"mine.*qualab\.clusters"):
         hints_from_metadata("mine", {"version": 1, "qualab": {"clusters": ["x"]}})
-
-
-def file_of(folder: Path, content: str | bytes) -> Path:
-    path = folder / "data.jsonl"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 def test_rows_have_line_numbers_and_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:

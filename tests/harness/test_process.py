@@ -16,7 +16,7 @@ import pytest
 
 from qualab.errors import HarnessError, InvalidValue, ScoringTimedOut, UnknownTask
 from qualab.harness import process
-from qualab.harness.process import Harness, LoadedTasks
+from qualab.harness.process import Harness
 from qualab.model.items import Item, Reply
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
@@ -72,11 +72,6 @@ def mine(tmp_path: Path) -> TaskOptions:
     return TaskOptions(names=("mine",), include_paths=(own(tmp_path, f"{PLAIN.rstrip()}{HANGING}"),))
 
 
-@pytest.fixture
-def hanging(separate: Harness, mine: TaskOptions) -> LoadedTasks:
-    return separate.load(mine)
-
-
 def test_a_process_changes_nothing(separate: Harness, tiny_data: Path, mine: TaskOptions) -> None:
     names = ("mine", "kobest_copa", "ifeval", "gsm8k")
     options = replace(mine, names=names, data_dir=tiny_data, seed=3)
@@ -99,7 +94,8 @@ def test_a_process_changes_nothing(separate: Harness, tiny_data: Path, mine: Tas
     assert there.aggregate(columns) == here.aggregate(columns)
 
 
-def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Harness, mine: TaskOptions) -> None:
+def test_a_hanging_filter_is_named_and_killed(separate: Harness, mine: TaskOptions) -> None:
+    hanging = separate.load(mine)
     items = list(hanging.render())
     answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
     pid = hanging._process._process.pid
@@ -128,8 +124,9 @@ def test_an_endless_load_is_given_up(
     [(False, "was stopped"), (True, r"ended with code -9 at item mine/0, in filter backtracking of task mine")],
 )
 def test_what_hangs_can_be_stopped_or_killed_at_any_moment(
-    hanging: LoadedTasks, separate: Harness, is_killed: bool, reason: str
+    separate: Harness, mine: TaskOptions, is_killed: bool, reason: str
 ) -> None:
+    hanging = separate.load(mine)
     answered = entries(list(hanging.render()), ENDLESS)
     hanging._scoring = hanging._process.call  # type: ignore[assignment]  # without an item's limit
     pid = hanging._process._process.pid

@@ -19,12 +19,8 @@ from tests.said import english
 Rows = list[Row]
 
 
-def asked_otherwise(count: int) -> Callable[[Rows], Rows]:
-    def change(rows: Rows) -> Rows:
-        asked = [row(one["doc_id"], one["doc"], prompts=["another"], exact_match=1) for one in rows[:count]]
-        return [*asked, *rows[count:]]
-
-    return change
+def asked_otherwise(rows: Rows) -> Rows:
+    return [row(one["doc_id"], one["doc"], prompts=["another"], exact_match=1) for one in rows[:3]] + rows[3:]
 
 
 JOINS: list[tuple[Callable[[Rows], Rows], Callable[[Rows], Rows], FindingCode, tuple[int, ...], str]] = [
@@ -33,7 +29,7 @@ JOINS: list[tuple[Callable[[Rows], Rows], Callable[[Rows], Rows], FindingCode, t
         "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate.",
     ),
     (
-        *(list, asked_otherwise(3), FindingCode.PROMPTS, (97, 0, 0, 3, 0, 0)),
+        *(list, asked_otherwise, FindingCode.PROMPTS, (97, 0, 0, 3, 0, 0)),
         "sums: 97 answers paired, 3 with other prompts (allowed: prompts).",
     ),
     (
@@ -151,7 +147,9 @@ def test_an_imported_comparison_claims_no_more_than_logs_tell_and_is_never_signe
     assert found.treatment is None
 
 
-def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer: Importer) -> None:
+def test_an_unknown_metric_is_taken_as_its_scores_look_and_a_known_one_s_other_value_is_said(
+    importer: Importer,
+) -> None:
     rows = [row(n, {"q": n}, acc=1.0, share=n / 10, odd=n / 10) for n in range(10)]
     results = {"sums": {"acc,none": 1.0, "share,none": 0.45, "odd,none": 12.3}}
     run = Run(samples={"sums": rows}, more={"results": results})
@@ -162,31 +160,23 @@ def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer
         "odd,none": (MetricKind.OTHER, True),
     }
     assert "sums/share,none: taken for a mean of scores, which gives the log's own values." in english(found.caveats)
-
-
-def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importer: Importer) -> None:
     rows = [row(n, {"question": n}, ensemble="strict-match", exact_match=1.0) for n in range(10)]
     run = Run(samples={"gsm8k": rows}, more={"results": {"gsm8k": {"exact_match,strict-match": 0.5}}})
     found = importer.runs(run, run)
     assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in english(found.caveats)
 
 
-def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:
-    rows = binary_rows([1, 0])
+def test_tasks_of_one_run_alone_are_named_and_runs_without_a_common_task_item_or_margin_refused(
+    importer: Importer,
+) -> None:
+    rows, others = binary_rows([1, 0]), [row(n, {"other": n}, acc=1.0) for n in range(2)]
+    second, third, fourth = (Importer(folder=importer.folder / name) for name in "234")
     found = importer.runs(Run(samples={"a": rows, "b": rows}), Run(samples={"a": rows, "c": rows}))
     assert {"only the baseline has b: left out.", "only the candidate has c: left out."} <= set(english(found.caveats))
-
-
-def test_runs_without_a_common_task_or_item_are_refused(importer: Importer) -> None:
-    rows, others = binary_rows([1, 0]), [row(n, {"other": n}, acc=1.0) for n in range(2)]
-    with pytest.raises(BadLog, match="no task in common: a and b"):
-        importer.runs(Run(samples={"a": rows}), Run(samples={"b": rows}))
-    with pytest.raises(BadLog, match="Not one item of"):
-        Importer(folder=importer.folder / "2").rows(rows, others)
-
-
-def test_a_margin_for_an_unknown_name_is_refused_before_anything_is_stored(importer: Importer) -> None:
-    rows = binary_rows([1, 0])
     with pytest.raises(InvalidValue, match="no benchmark, task or metric named sum"):
-        importer.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
-    assert not importer.comparisons
+        second.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
+    assert not second.comparisons
+    with pytest.raises(BadLog, match="no task in common: a and b"):
+        third.runs(Run(samples={"a": rows}), Run(samples={"b": rows}))
+    with pytest.raises(BadLog, match="Not one item of"):
+        fourth.rows(rows, others)

@@ -58,7 +58,7 @@ def test_log_likelihoods_written_as_texts_are_numbers(importer: Importer) -> Non
     assert not found.metrics[0].exercises_drafter
 
 
-def test_f1_is_stored_as_pairs_and_added_up_over_labels(importer: Importer) -> None:
+def test_f1_is_stored_as_pairs_and_added_up_over_labels_and_nan_is_no_score(importer: Importer) -> None:
     labels, answers = [0, 1, 0, 1, 1, 0], [0, 1, 1, 1, 0, 0]
     off, on = (
         [row(n, {"q": n, "paragraph": f"p{n}"}, f1=pair) for n, pair in enumerate(zip(labels, given, strict=True))]
@@ -68,6 +68,10 @@ def test_f1_is_stored_as_pairs_and_added_up_over_labels(importer: Importer) -> N
     (metric,) = analysis.metrics
     assert (metric.kind, metric.baseline, metric.candidate) == (MetricKind.MACRO_F1, 1.0, pytest.approx(2 / 3))
     assert (evidence(analysis).kind, evidence(analysis).n_changed) == (EvidenceKind.LABELS, 2)
+    rows = binary_rows([1, 0, 1])
+    rows[1]["exact_match"] = float("nan")
+    found = Importer(folder=importer.folder / "2").rows(rows, binary_rows([1, 0, 1])).metrics[0]
+    assert (found.n_items, found.n_missing_baseline) == (3, 1)
 
 
 def test_ifeval_s_lists_are_averaged_over_all_entries(importer: Importer) -> None:
@@ -133,13 +137,6 @@ def test_gzip_and_byte_order_marks_are_read_and_a_gzip_file_that_was_cut_is_dama
         importer(off, on)
 
 
-def test_nan_is_no_score_and_infinity_is_read(importer: Importer) -> None:
-    rows = binary_rows([1, 0, 1])
-    rows[1]["exact_match"] = float("nan")
-    found = importer.rows(rows, binary_rows([1, 0, 1])).metrics[0]
-    assert (found.n_items, found.n_missing_baseline) == (3, 1)
-
-
 def test_chat_prompts_are_told_apart(importer: Importer) -> None:
     messages = json.dumps([{"role": "user", "content": "hi"}])
     rows = [row(0, {"q": 0}, prompts=["x"], acc=1.0)]
@@ -163,14 +160,11 @@ def test_the_newest_of_several_runs_is_taken_or_the_one_that_is_named(importer: 
         importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2027"})
     named = importer(*(folder / f"results_2026-0{month}-01T00-00-00.1.json" for month in (2, 1))).metrics[0]
     assert (named.baseline, named.candidate) == (1.0, 0.0)
-
-
-def test_a_custom_results_name_is_found(importer: Importer) -> None:
-    """`--output_path mine.json`: the results are named after it, the samples are not."""
-    folder = Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "off")
-    (folder / f"results_{DATE}.json").rename(folder / f"mine_{DATE}.json")
-    importer(folder, Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "on"))
-    assert importer.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
+    # `--output_path mine.json`: the results are named after it, the samples are not
+    (on / f"results_{DATE}.json").rename(on / f"mine_{DATE}.json")
+    mine = Importer(folder=importer.folder)
+    mine(on, folder)
+    assert mine.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
 
 
 def test_group_values_are_weighted_as_the_log_s_own(importer: Importer) -> None:

@@ -13,63 +13,50 @@ from qualab.errors import BadLog
 from tests.imports.conftest import Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows
 
+SAMPLES = f"samples_sums_{DATE}.jsonl"
 
-def run_with(change: Callable[[Row], object]) -> Callable[[Path], object]:
-    """A run whose second row is changed."""
 
-    def write(folder: Path) -> object:
-        Run(samples={"sums": binary_rows([1, 0, 1])}).write(folder)
-        path = folder / f"samples_sums_{DATE}.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+def run(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """A run in whose folder something is changed."""
+    return lambda folder: change(Run(samples={"sums": binary_rows([1] * 5)}).write(folder))
+
+
+def with_results(text: str) -> Callable[[Path], object]:
+    return run(lambda folder: (folder / f"results_{DATE}.json").write_text(text))
+
+
+def second_row(change: Callable[[Row], object]) -> Callable[[Path], object]:
+    def rewrite(folder: Path) -> object:
+        rows = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
         change(rows[1])
-        return path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        return (folder / SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in rows))
 
-    return write
+    return run(rewrite)
 
 
 def cut_in_line_3(ending: bytes, *, rest: bool) -> Callable[[Path], object]:
-    def write(folder: Path) -> object:
-        Run(samples={"sums": binary_rows([1] * 5)}).write(folder)
-        path = folder / f"samples_sums_{DATE}.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)
-        return path.write_bytes(b"".join([*lines[:2], lines[2][:50], ending, *(lines[3:] if rest else [])]))
+    def cut(folder: Path) -> object:
+        lines = (folder / SAMPLES).read_bytes().splitlines(keepends=True)
+        lines = [*lines[:2], lines[2][:50] + ending, *(lines[3:] if rest else [])]
+        return (folder / SAMPLES).write_bytes(b"".join(lines))
 
-    return write
-
-
-def without_samples(folder: Path) -> object:
-    Run(samples={"sums": []}).write(folder)
-    return (folder / f"samples_sums_{DATE}.jsonl").unlink()
-
-
-def run_with_results(text: str) -> Callable[[Path], object]:
-    def write(folder: Path) -> object:
-        Run(samples={"sums": binary_rows([1])}).write(folder)
-        return (folder / f"results_{DATE}.json").write_text(text)
-
-    return write
-
-
-def two_files_of_one_task(folder: Path) -> object:
-    Run(samples={"sums": binary_rows([1])}).write(folder)
-    path = folder / f"samples_sums_{DATE}.jsonl"
-    return path.with_name(f"{path.name}.gz").write_bytes(path.read_bytes())
+    return run(cut)
 
 
 WRONG: list[tuple[Callable[[Path], object], str, str]] = [
     (lambda folder: None, "does not exist", "Check the path"),
     (lambda folder: folder.mkdir(), "holds no known evaluation logs", "lm-eval"),
-    (without_samples, "no samples_", "--log_samples"),
-    (run_with_results('{"score": 1}'), r'results_.*\.json, line 1: has no "results"', "configs"),
-    (run_with_results('{\n"results": {\n"sums"'), r"results_.*\.json, line 3: is not a JSON object", "results"),
+    (run(lambda folder: (folder / SAMPLES).unlink()), "no samples_", "--log_samples"),
+    (with_results('{"score": 1}'), r'results_.*\.json, line 1: has no "results"', "configs"),
+    (with_results('{\n"results": {\n"sums"'), r"results_.*\.json, line 3: is not a JSON object", "results"),
     (cut_in_line_3(b"\n", rest=True), r"_sums_.*\.jsonl, line 3: is not a JSON object", "lm_eval --log_samples"),
     (cut_in_line_3(b"", rest=False), r"_sums_.*\.jsonl, line 3: is not a JSON object", "lm_eval --log_samples"),
-    (two_files_of_one_task, "both of task sums", "Keep one"),
-    (run_with(lambda row: row.pop("doc")), "line 2: has no doc", "resps"),
-    (run_with(lambda row: row.pop("filter")), "line 2: has no filter", "0.4.7 or newer"),
-    (run_with(lambda row: row.update(resps="x")), "line 2: its resps are not a list of lists", "resps"),
-    (run_with(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: the log-likelihood 'x' is not a", "resps"),
-    (run_with(lambda row: row.update(metrics=["bypass"])), "line 2: has no score: .* without --predict_only", ""),
+    (run(lambda folder: shutil.copy(folder / SAMPLES, folder / f"{SAMPLES}.gz")), "both of task sums", "Keep one"),
+    (second_row(lambda row: row.pop("doc")), "line 2: has no doc", "resps"),
+    (second_row(lambda row: row.pop("filter")), "line 2: has no filter", "0.4.7 or newer"),
+    (second_row(lambda row: row.update(resps="x")), "line 2: its resps are not a list of lists", "resps"),
+    (second_row(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: the log-likelihood 'x' is not a", "resps"),
+    (second_row(lambda row: row.update(metrics=["bypass"])), "line 2: has no score: .* without --predict_only", ""),
 ]
 
 

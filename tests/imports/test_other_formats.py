@@ -73,15 +73,10 @@ def test_what_is_no_inspect_log_or_a_damaged_one_is_said(importer: Importer, con
     assert "Inspect" in caught.value.hint
 
 
-@pytest.fixture
-def lighteval(tmp_path: Path) -> Path:
-    folder = tmp_path / "lighteval"
+def test_lighteval_s_details_are_read_with_and_without_results(importer: Importer) -> None:
+    lighteval = importer.folder / "lighteval"
     with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
-        packed.extractall(folder)
-    return folder
-
-
-def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> None:
+        packed.extractall(lighteval)
     found = importer(lighteval / "baseline", lighteval / "candidate")
     assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
         "capitals|5/acc,none": (4, 1.0, 0.75),
@@ -102,14 +97,12 @@ def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> No
     answers = list(importer.store.answers(found.comparison_id, arm=CANDIDATE))
     assert "It is 99." in [answer.reply.text for answer in answers]
     assert (answers[0].reply.loglikelihood, answers[1].reply.loglikelihood) == (-2.0, -1.0)
-
-
-def test_lighteval_s_details_without_results_are_read_and_named_alike(importer: Importer, lighteval: Path) -> None:
-    (off, on) = ((lighteval / arm).rglob("details_sums*.parquet") for arm in ("baseline", "candidate"))
-    off, on = next(off), next(on)
-    importer(off, shutil.copy(on, importer.folder / on.name.replace("|", "__")))
-    assert (importer.join.task, importer.join.paired) == ("sums|0", 6)
-    assert importer.comparison.plan.tasks[0].version == "1"
+    # without results, and named otherwise
+    off, on = (next((lighteval / arm).rglob("details_sums*.parquet")) for arm in ("baseline", "candidate"))
+    bare = Importer(folder=importer.folder)
+    bare(off, shutil.copy(on, importer.folder / on.name.replace("|", "__")))
+    assert (bare.join.task, bare.join.paired) == ("sums|0", 6)
+    assert bare.comparison.plan.tasks[0].version == "1"
 
 
 def test_nemo_s_bundles_are_read(importer: Importer) -> None:
@@ -152,11 +145,14 @@ def test_a_parquet_table_is_a_comparison(importer: Importer) -> None:
     assert found.baseline == 0.375
 
 
-def test_a_table_s_clusters_and_tasks_count(importer: Importer) -> None:
+def test_a_table_s_clusters_and_tasks_count_and_an_item_that_comes_twice_is_no_pair(importer: Importer) -> None:
     lines = [f"{n},{n % 2},1,p{n // 5},{'easy' if n < 50 else 'hard'}" for n in range(100)]
     found = table(importer, "item,baseline,candidate,cluster,task\n" + "\n".join(lines))
     assert [(one.task, one.n_items) for one in found.metrics] == [("easy", 50), ("hard", 50)]
     assert [one.evidence and one.evidence.n_clusters for one in found.metrics] == [10, 10]
+    twice = Importer(folder=importer.folder)
+    table(twice, "item,baseline,candidate\na,1,1\na,0,1\nb,1,1\n")
+    assert (twice.join.paired, twice.join.duplicated) == (1, 1)
 
 
 INFINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
@@ -200,8 +196,3 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
     (metric,) = analysis.metrics
     assert (metric.baseline, metric.candidate) == (45.0, pytest.approx(235 / 3))
     assert evidence(analysis).difference == pytest.approx(1 / 3)
-
-
-def test_an_item_that_comes_twice_in_a_table_is_no_pair(importer: Importer) -> None:
-    table(importer, "item,baseline,candidate\na,1,1\na,0,1\nb,1,1\n")
-    assert (importer.join.paired, importer.join.duplicated) == (1, 1)

@@ -116,13 +116,6 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
     assert "\n" not in error.message
 
 
-def test_unknown_keys_wrong_values_and_missing_files_are_different_errors(tmp_path: Path) -> None:
-    assert isinstance(refused(tmp_path, SMALL + "modell: x\n"), UnknownSetting)
-    assert isinstance(refused(tmp_path, SMALL + "ready_timeout: 0\n"), InvalidValue)
-    with pytest.raises(UsageError, match=r"Cannot read .*none\.yaml: No such file"):
-        read_pair(tmp_path / "none.yaml")
-
-
 OF_THE_DRAFTER = (
     *("speculative_config", "speculative-config", "speculative_config.method", "speculative", "spec-method"),
     *("spec_model", "sc", "--spec-tokens", "no-spec"),
@@ -135,6 +128,10 @@ def test_a_drafter_for_both_arms_and_flags_that_are_set_elsewhere_are_refused(tm
         error = refused(tmp_path, SMALL.replace(LENGTH, f"{flag}: x"))
         assert f"line 4: args must not have {flag}: " in error.message
         assert ("it would be in both arms" in error.message) is (flag in OF_THE_DRAFTER)
+    assert isinstance(refused(tmp_path, SMALL + "modell: x\n"), UnknownSetting)
+    assert isinstance(refused(tmp_path, SMALL + "ready_timeout: 0\n"), InvalidValue)
+    with pytest.raises(UsageError, match=r"Cannot read .*none\.yaml: No such file"):
+        read_pair(tmp_path / "none.yaml")
     # flags that only begin alike are taken
     for flag in ("model_impl", "hf_overrides", "seed", "scheduling_policy", "config_format", "dtype"):
         assert read(tmp_path, SMALL.replace(LENGTH, f"{flag}: x")).args == {flag.replace("_", "-"): "x"}
@@ -143,14 +140,11 @@ def test_a_drafter_for_both_arms_and_flags_that_are_set_elsewhere_are_refused(tm
 DEVICES = {"gpus: '0,1'": "0,1", "gpus: [0, 1]": "0,1", "env: {CUDA_VISIBLE_DEVICES: '0, 1'}": "0,1", "gpus: []": ""}
 
 
-def test_gpus_are_device_ids(tmp_path: Path) -> None:
+def test_gpus_are_device_ids_and_a_name_on_the_hub_without_a_revision_floats(tmp_path: Path) -> None:
     for text, visible in DEVICES.items():
         lines = SMALL.replace("  port: 8000", f"  port: 8000\n  {text}").replace(PORT, f"{PORT}\n  {text}")
         variables = read(tmp_path, lines).variables(ArmName.BASELINE)
         assert variables == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": visible}
-
-
-def test_a_name_on_the_hub_without_a_revision_floats(tmp_path: Path) -> None:
     for model, revision in (("org/model", ""), ("org/model", "0123abc"), ("/data/model", ""), ("./model", "")):
         pair = read(tmp_path, SMALL.replace("model: org/model", f"model: {model}\nrevision: '{revision}'"))
         assert pair.is_floating is (model == "org/model" and not revision)
@@ -206,7 +200,12 @@ def services(pair: ServedPair) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_manifests_are_valid_by_their_schemas(pair: ServedPair) -> None:
+def test_manifests_are_valid_by_their_schemas_and_differ_in_the_drafter_alone(pair: ServedPair) -> None:
+    baseline, candidate = containers(pair)
+    n_args = len(baseline["args"])
+    assert candidate["args"][:n_args] == baseline["args"]
+    assert [*candidate["args"][n_args : n_args + 1], len(candidate["args"])] == ["--speculative-config", n_args + 2]
+    assert {**baseline, "args": []} == {**candidate, "args": []}
     (text,) = render_compose(pair).values()
     document, compose = yaml.safe_load(text), Draft202012Validator(get_builtin_schema("vendor.compose-spec"))
     assert [error.message for error in compose.iter_errors(document)] == []
@@ -217,15 +216,6 @@ def test_manifests_are_valid_by_their_schemas(pair: ServedPair) -> None:
             validator.validate(manifest, validator.latest_version(), strict=True)
             with pytest.raises(validator.ValidationError):
                 validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
-
-
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_the_containers_differ_in_the_drafter_alone(pair: ServedPair) -> None:
-    baseline, candidate = containers(pair)
-    n_args = len(baseline["args"])
-    assert candidate["args"][:n_args] == baseline["args"]
-    assert [*candidate["args"][n_args : n_args + 1], len(candidate["args"])] == ["--speculative-config", n_args + 2]
-    assert {**baseline, "args": []} == {**candidate, "args": []}
 
 
 def test_the_same_arguments_are_passed_by_both_kinds_of_manifest() -> None:
@@ -255,15 +245,6 @@ def test_each_service_leads_to_its_own_deployment() -> None:
     assert names == [("qualab-baseline", "baseline"), ("qualab-candidate", "candidate")]
 
 
-def test_gpus_are_asked_for() -> None:
-    anywhere = replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2))
-    many = replace(anywhere, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2})
-    for pair, count in ((PAIR, 1), (anywhere, 1), (many, 4), (ON_A_CPU, 0)):
-        limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
-        assert [one.get("resources") for one in containers(pair)] == [limits] * 2
-        assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
-
-
 def test_each_arm_has_its_devices_port_and_place_and_the_ready_timeout_to_start() -> None:
     for container in containers(PAIR):
         startup = container["startupProbe"]
@@ -276,6 +257,12 @@ def test_each_arm_has_its_devices_port_and_place_and_the_ready_timeout_to_start(
         assert device["device_ids"] == [str(number)]
         assert service["ports"] == [f"127.0.0.1:800{number}:8000"]
         assert service["environment"]["VLLM_CPU_OMP_THREADS_BIND"] == ("0-15", "16-31")[number]
+    anywhere = replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2))
+    many = replace(anywhere, args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2})
+    for pair, count in ((PAIR, 1), (anywhere, 1), (many, 4), (ON_A_CPU, 0)):
+        limits = {"limits": {"nvidia.com/gpu": str(count)}} if count else None
+        assert [one.get("resources") for one in containers(pair)] == [limits] * 2
+        assert [bool(one.get("deploy")) for one in services(pair)] == [count > 0] * 2
 
 
 def test_the_hub_is_never_asked_keys_are_only_referred_to_and_dollars_stay_what_they_are() -> None:

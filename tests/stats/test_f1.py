@@ -27,15 +27,12 @@ def same(truth: list[int], **changes: Any) -> LabelledAnswers:
     return LabelledAnswers(**{"truth": truth, "baseline": truth, "candidate": truth, **changes})
 
 
-def answers(n_items: int, seed: int, *, changed: float, clusters: int | None = None) -> LabelledAnswers:
+def answers(n_items: int, seed: int, *, changed: float) -> LabelledAnswers:
     generator = rng(seed)
     truth = generator.integers(0, 3, n_items)
     baseline = np.where(generator.random(n_items) < 0.7, truth, generator.integers(0, 3, n_items))
     candidate = np.where(generator.random(n_items) < changed, generator.integers(0, 3, n_items), baseline)
-    cluster = None if clusters is None else generator.integers(0, clusters, n_items).tolist()
-    return LabelledAnswers(
-        truth=truth.tolist(), baseline=baseline.tolist(), candidate=candidate.tolist(), cluster=cluster
-    )
+    return same(truth.tolist(), baseline=baseline.tolist(), candidate=candidate.tolist())
 
 
 labels = st.integers(0, 2)
@@ -75,7 +72,9 @@ def test_a_group_is_the_size_weighted_mean_of_its_tasks() -> None:
     assert group.scores == pytest.approx(tuple(expected))
     difference = group.scores[1] - group.scores[0]
     assert group.swap_test(n_resamples=99, rng=rng()).difference == difference
-    assert bootstrap_macro_f1(*tasks, n_resamples=200, rng=rng()).difference == pytest.approx(difference)
+    bootstrap = bootstrap_macro_f1(*tasks, n_resamples=2_000, rng=rng())
+    assert bootstrap.difference == pytest.approx(difference)
+    assert bootstrap.interval.low < difference < bootstrap.interval.high
 
 
 def test_f1_swaps_of_clusters_move_together() -> None:
@@ -112,16 +111,6 @@ def test_tasks_keep_their_sizes() -> None:
     assert free.interval.high - free.interval.low > 0.15
     with pytest.raises(InsufficientData):  # each task is constant, so nothing varies
         joined(nothing, features, mean_score, task=np.repeat([0, 1], 50)).bootstraps(**design, rng=rng())
-
-
-def test_bootstrap_of_macro_f1_covers_the_difference() -> None:
-    for clusters in (None, 40):
-        task = answers(900, 12, changed=0.08, clusters=clusters)
-        found = bootstrap_macro_f1(task, n_resamples=2_000, rng=rng())
-        observed = macro_f1(task.truth, task.candidate) - macro_f1(task.truth, task.baseline)
-        assert found.difference == pytest.approx(observed)
-        assert found.interval.low < observed < found.interval.high
-        assert 0.003 < found.standard_error < 0.012
 
 
 @pytest.mark.parametrize("truth", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 1, 1, 2)])

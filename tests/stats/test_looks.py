@@ -15,6 +15,7 @@ def test_boundaries_spend_exactly_what_they_may(fractions: list[float]) -> None:
     for k in range(1, len(fractions) + 1):
         crossed = crossing_probability(boundaries[:k], fractions[:k])
         assert crossed == pytest.approx(spent(fractions[k - 1], alpha=0.05), abs=1e-9)
+    assert spending_boundaries([0.001, 1.0], alpha=0.05)[0] > 30, "with nothing to spend it cannot stop"
 
 
 def test_crossing_probability_is_that_of_simulated_walks() -> None:
@@ -41,7 +42,3 @@ def test_p_values_over_looks_are_no_smaller_and_keep_their_order() -> None:
     assert found[-1] == 0.5
     assert found[0] < 1e-12
     assert sequential_pvalue(0.03, [1.0]) == pytest.approx(0.03, rel=1e-3)
-
-
-def test_a_look_with_nothing_to_spend_cannot_stop() -> None:
-    assert spending_boundaries([0.001, 1.0], alpha=0.05)[0] > 30

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats import sizing
 from qualab.stats.acceptance import acceptance, histogram_of_survival
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.clustered import cluster_cells, clustered_mcnemar
@@ -21,14 +22,6 @@ from qualab.stats.looks import spending_boundaries
 from qualab.stats.mean import mean_difference
 from qualab.stats.noise import disagreement, variance_components, weighted_median
 from qualab.stats.resampling import holm, max_t, sign_flip
-from qualab.stats.sizing import (
-    items_needed,
-    mde,
-    mde_beyond_noise,
-    power_equivalence,
-    power_mcnemar,
-    smallest_margin,
-)
 from tests.stats.reference import bootstrap_macro_f1, bootstrap_mean, counts_of, rng
 
 NOTHING = PairedCounts(n_items=0, gains=0, losses=0, both_right=0)
@@ -63,16 +56,16 @@ def labelled(truth: list[int], answers: list[int]) -> LabelledAnswers:
         *(lambda runs=runs: variance_components(runs) for runs in ([[1, 0]], [[1], [0]])),
         lambda: weighted_median([], []),
         *(lambda histogram=histogram: acceptance(histogram) for histogram in ((), (0, 0))),
-        lambda: power_equivalence(n_items=0, discordance=0.1, margin=0.02),
-        lambda: power_mcnemar(n_items=0, discordance=0.1, difference=0.02),
-        lambda: mde(n_items=600, discordance=0.01),
-        lambda: mde_beyond_noise(n_items=3, noise=0.5),
-        lambda: smallest_margin(n_items=1, discordance=0.5),
-        lambda: items_needed(discordance=0.05, difference=0.02, margin=0.02),
-        lambda: items_needed(discordance=0.05, difference=-0.02, margin=0.02, is_one_sided=True),
-        lambda: items_needed(discordance=0.5, margin=0.001, max_items=5_000),
-        lambda: items_needed(discordance=0.05, margin=1e-5, is_guarded=True),
-        lambda: items_needed(discordance=0.05, margin=1e-4, is_guarded=True, max_items=200_000),
+        lambda: sizing.power_equivalence(n_items=0, discordance=0.1, margin=0.02),
+        lambda: sizing.power_mcnemar(n_items=0, discordance=0.1, difference=0.02),
+        lambda: sizing.mde(n_items=600, discordance=0.01),
+        lambda: sizing.mde_beyond_noise(n_items=3, noise=0.5),
+        lambda: sizing.smallest_margin(n_items=1, discordance=0.5),
+        lambda: sizing.items_needed(discordance=0.05, difference=0.02, margin=0.02),
+        lambda: sizing.items_needed(discordance=0.05, difference=-0.02, margin=0.02, is_one_sided=True),
+        lambda: sizing.items_needed(discordance=0.5, margin=0.001, max_items=5_000),
+        lambda: sizing.items_needed(discordance=0.05, margin=1e-5, is_guarded=True),
+        lambda: sizing.items_needed(discordance=0.05, margin=1e-4, is_guarded=True, max_items=200_000),
     ],
 )
 def test_no_evidence_is_an_error_and_not_a_number(call: Callable[[], object]) -> None:

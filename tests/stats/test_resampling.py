@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qualab.stats import resampling
 from qualab.stats.difference import mcnemar
-from qualab.stats.resampling import global_sign_flip, holm, max_t, patterns, sign_flip, signed_sums
+from qualab.stats.resampling import global_sign_flip, holm, max_t, sign_flip
 from tests.stats.reference import counts_of, rng
 
 
@@ -156,17 +156,6 @@ def test_pvalues_do_not_move_with_the_order_of_items_the_sign_of_all_or_the_numb
     assert pvalues(-table, -values) == expected
     monkeypatch.setattr(resampling, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
     assert pvalues(table, values) == expected
-
-
-def test_grouped_rows_have_the_moments_of_their_signs() -> None:
-    """Large groups are counted from random bits, small ones flipped row by row: mean 0 and the right variance."""
-    rows = np.repeat(np.array([[1.0, 0.0], [1.0, 1.0], [-1.0, 2.0]]), [300, 5, 70], axis=0)
-    sums = signed_sums(patterns(rows), n_resamples=20_000, rng=rng())
-    covariance = rows.T @ rows
-    assert np.abs(sums.mean(axis=0)).max() < 4 * np.sqrt(covariance.max() / 20_000)
-    assert np.cov(sums.T) == pytest.approx(covariance, rel=0.06, abs=12)
-    assert np.all((sums[:, 0] - rows[:, 0].sum()) % 2 == 0)
-    assert not np.array_equal(sums[:10_000], sums[10_000:])
 
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=12))

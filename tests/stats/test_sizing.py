@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qualab.stats import sizing
 from qualab.stats.difference import mcnemar
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import tango
-from qualab.stats.sizing import (
-    items_needed,
-    mde,
-    mde_beyond_noise,
-    power_equivalence,
-    power_mcnemar,
-    smallest_margin,
-)
 from tests.stats.reference import counts_of, is_inside, outcomes, trinomial
 
 
@@ -35,18 +28,18 @@ def test_power_sums_the_outcomes_that_reject(discordance: float, difference: flo
         mid += weight * (test.pvalue <= alpha)
         exact += weight * (test.pvalue_exact <= alpha)
     design: Any = {"n_items": n_items, "alpha": alpha, "discordance": discordance, "difference": difference}
-    assert power_equivalence(**design, margin=margin) == pytest.approx(both, abs=1e-8)
-    assert power_equivalence(**design, margin=margin, is_one_sided=True) == pytest.approx(one, abs=1e-8)
-    assert power_mcnemar(**design, is_midp=True) == pytest.approx(mid, abs=1e-8)
-    assert power_mcnemar(**design) == pytest.approx(exact, abs=1e-8)
+    assert sizing.power_equivalence(**design, margin=margin) == pytest.approx(both, abs=1e-8)
+    assert sizing.power_equivalence(**design, margin=margin, is_one_sided=True) == pytest.approx(one, abs=1e-8)
+    assert sizing.power_mcnemar(**design, is_midp=True) == pytest.approx(mid, abs=1e-8)
+    assert sizing.power_mcnemar(**design) == pytest.approx(exact, abs=1e-8)
 
 
 def test_guarded_power_is_that_of_the_verdict() -> None:
     design: Any = {"margin": 0.2, "alpha": 0.05}
     brute = sum(trinomial(c, 0.2, 0.0) for c in outcomes(40) if equivalence(c, **design).is_equivalent)
     design |= {"n_items": 40, "discordance": 0.2}
-    assert power_equivalence(**design, is_guarded=True) == pytest.approx(brute, abs=1e-8)
-    assert power_equivalence(**design, is_guarded=True) < power_equivalence(**design)
+    assert sizing.power_equivalence(**design, is_guarded=True) == pytest.approx(brute, abs=1e-8)
+    assert sizing.power_equivalence(**design, is_guarded=True) < sizing.power_equivalence(**design)
 
 
 @settings(max_examples=40)
@@ -54,8 +47,8 @@ def test_guarded_power_is_that_of_the_verdict() -> None:
 def test_power_is_a_probability_and_symmetric(n_items: int, discordance: float, part: float, margin: float) -> None:
     here, there = (
         (
-            power_equivalence(n_items=n_items, discordance=discordance, difference=difference, margin=margin),
-            power_mcnemar(n_items=n_items, discordance=discordance, difference=difference),
+            sizing.power_equivalence(n_items=n_items, discordance=discordance, difference=difference, margin=margin),
+            sizing.power_mcnemar(n_items=n_items, discordance=discordance, difference=difference),
         )
         for difference in (discordance * part, -discordance * part)
     )
@@ -66,7 +59,7 @@ def test_power_is_a_probability_and_symmetric(n_items: int, discordance: float, 
 @pytest.mark.parametrize(("n_items", "margin"), [(100, 0.05), (250, 0.03), (600, 0.02), (1319, 0.01)])
 def test_guarded_size_never_exceeds_alpha(n_items: int, margin: float) -> None:
     for discordance in np.linspace(max(0.01, margin), 0.3, 25).tolist():
-        size = power_equivalence(
+        size = sizing.power_equivalence(
             n_items=n_items, discordance=discordance, margin=margin, difference=-margin, is_guarded=True
         )
         assert size <= 0.05 + 1e-9
@@ -80,21 +73,21 @@ def test_items_needed_is_the_smallest_size_at_which_power_stays_for_25_more(
 ) -> None:
     """Even where it dips below its target once more after that."""
     design: Any = {"discordance": discordance, "margin": margin}
-    assert items_needed(**design, power=power) == expected
-    powers = np.array([power_equivalence(n_items=n, **design) for n in range(expected - 1, expected + 80)])
+    assert sizing.items_needed(**design, power=power) == expected
+    powers = np.array([sizing.power_equivalence(n_items=n, **design) for n in range(expected - 1, expected + 80)])
     assert powers[0] < power
     assert np.all(powers[1:27] >= power)
     assert np.any(powers[27:] < power)
 
 
 def test_without_a_change_the_guard_needs_149_items_where_the_score_tests_need_133() -> None:
-    assert items_needed(discordance=0.0, margin=0.02) == 133
-    assert items_needed(discordance=0.0, margin=0.02, is_guarded=True) == 149
+    assert sizing.items_needed(discordance=0.0, margin=0.02) == 133
+    assert sizing.items_needed(discordance=0.0, margin=0.02, is_guarded=True) == 149
     for n_items in (132, 133, 148, 149):
         counts = counts_of(n_items, 0, 0)
         assert is_inside(tango(counts, confidence_level=0.9), 0.02) is (n_items >= 133)
         assert equivalence(counts, margin=0.02).is_equivalent is (n_items >= 149)
-        assert power_equivalence(n_items=n_items, discordance=0.0, margin=0.02) == float(n_items >= 133)
+        assert sizing.power_equivalence(n_items=n_items, discordance=0.0, margin=0.02) == float(n_items >= 133)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +101,17 @@ def test_guarded_sizes_have_their_power_and_are_those_of_the_score_tests_where_m
     discordance: float, power: float, expected: int | None
 ) -> None:
     truth: Any = {"discordance": discordance, "margin": 0.02}
-    alone, guarded = (items_needed(**truth, power=power, is_guarded=is_guarded) for is_guarded in (False, True))
+    alone, guarded = (sizing.items_needed(**truth, power=power, is_guarded=is_guarded) for is_guarded in (False, True))
     assert guarded >= alone
     assert expected is None or alone == guarded == expected
-    assert power_equivalence(**truth, n_items=guarded, is_guarded=True) >= power - 0.02 * bool(expected)
+    assert sizing.power_equivalence(**truth, n_items=guarded, is_guarded=True) >= power - 0.02 * bool(expected)
 
 
 def test_a_loss_alone_is_ruled_out_with_fewer_items_and_a_gain_helps() -> None:
     truth: Any = {"discordance": 0.05, "margin": 0.02}
-    needed = items_needed(**truth, is_one_sided=True)
-    assert items_needed(**truth, difference=0.03, is_one_sided=True) < needed < items_needed(**truth)
-    powers = [power_equivalence(n_items=n, **truth, is_one_sided=True) for n in (needed, needed - 1)]
+    needed = sizing.items_needed(**truth, is_one_sided=True)
+    assert sizing.items_needed(**truth, difference=0.03, is_one_sided=True) < needed < sizing.items_needed(**truth)
+    powers = [sizing.power_equivalence(n_items=n, **truth, is_one_sided=True) for n in (needed, needed - 1)]
     assert powers[0] >= 0.8 > powers[1]
 
 
@@ -126,12 +119,13 @@ def test_a_loss_alone_is_ruled_out_with_fewer_items_and_a_gain_helps() -> None:
 def test_a_smallest_margin_is_proven_and_a_narrower_one_is_not(n_items: int, discordance: float) -> None:
     for is_guarded in (False, n_items * discordance < 10):
         design: Any = {"n_items": n_items, "discordance": discordance, "is_guarded": is_guarded}
-        margin = smallest_margin(**design)
-        assert power_equivalence(**design, margin=margin) >= 0.8 > power_equivalence(**design, margin=margin - 2e-5)
+        margin = sizing.smallest_margin(**design)
+        enough, short = (sizing.power_equivalence(**design, margin=at) for at in (margin, margin - 2e-5))
+        assert enough >= 0.8 > short
 
 
 def test_minimal_differences_are_where_power_reaches_its_target() -> None:
-    found, loss = mde(n_items=600, discordance=0.05), mde_beyond_noise(n_items=600, noise=0.05)
+    found, loss = sizing.mde(n_items=600, discordance=0.05), sizing.mde_beyond_noise(n_items=600, noise=0.05)
     for discordance, difference in ((0.05, found), (0.05 + loss, -loss)):
-        power = power_mcnemar(n_items=600, discordance=discordance, difference=difference)
+        power = sizing.power_mcnemar(n_items=600, discordance=discordance, difference=difference)
         assert power == pytest.approx(0.8, abs=1e-5)

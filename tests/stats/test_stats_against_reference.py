@@ -23,20 +23,7 @@ from qualab.stats.mean import mean_difference
 from qualab.stats.noise import disagreement, excess_discordance, variance_components
 from qualab.stats.resampling import holm, max_t, patterns, sign_flip, signed_sums
 from qualab.stats.sizing import items_needed, items_wald_equivalence, power_equivalence, power_mcnemar
-from tests.stats.reference import (
-    classical_boundaries,
-    cluster_errors,
-    items_connor,
-    items_miettinen,
-    items_wald,
-    log_e_values,
-    mcnemar_log_e,
-    newcombe_uncorrected,
-    non_inferiority,
-    pvalue_within,
-    rng,
-    wald,
-)
+from tests.stats import reference
 
 SHARED = os.environ.get("QUALAB_SHARED")
 CASES: list[dict[str, Any]] = []
@@ -80,16 +67,17 @@ def check_wald_family(inputs: Inputs) -> Found:
     counts = counts_of(inputs)
     gains, losses, n_items = counts.gains, counts.losses, counts.n_items
     return {
-        "wald": wald(gains, losses, n_items),
-        "bonett_price": wald(gains + 1, losses + 1, n_items + 2),
-        "agresti_min": wald(gains + 0.5, losses + 0.5, n_items + 2),
+        "wald": reference.wald(gains, losses, n_items),
+        "bonett_price": reference.wald(gains + 1, losses + 1, n_items + 2),
+        "agresti_min": reference.wald(gains + 0.5, losses + 0.5, n_items + 2),
         "tango": [tango(counts).low, tango(counts).high],
     }
 
 
 def check_connor(inputs: Inputs) -> Found:
     gain, loss = inputs["pi_gain"], inputs["pi_loss"]
-    real = items_connor(discordance=gain + loss, difference=gain - loss, alpha=inputs["alpha"], power=inputs["power"])
+    truth = truth_of(inputs, "alpha", "power") | {"discordance": gain + loss, "difference": gain - loss}
+    real = reference.items_connor(**truth)
     return {"n": int(np.ceil(real)), "n_real": real}
 
 
@@ -101,14 +89,14 @@ def check_paired(inputs: Inputs) -> Found:
         "t": found.difference / found.standard_error,
         "p": found.pvalue,
         "ci95": [interval.low, interval.high],
-        "tost_p": {str(margin): pvalue_within(found, margin) for margin in inputs["margin"]},
-        "signflip_p": sign_flip(differences, rng=rng()).pvalue_whole,
+        "tost_p": {str(margin): reference.pvalue_within(found, margin) for margin in inputs["margin"]},
+        "signflip_p": sign_flip(differences, rng=reference.rng()).pvalue_whole,
     }
 
 
 def check_cluster_errors(inputs: Inputs) -> Found:
     found = mean_difference(inputs["diff"], cluster=inputs["cluster"])
-    cr0, cr1 = cluster_errors(inputs["diff"], cluster=inputs["cluster"])
+    cr0, cr1 = reference.cluster_errors(inputs["diff"], cluster=inputs["cluster"])
     return {
         "CR0_miller": cr0,
         "CR1_G_over_Gminus1": cr1,
@@ -121,14 +109,14 @@ def check_cluster_errors(inputs: Inputs) -> Found:
 
 def check_max_t(inputs: Inputs) -> Found:
     table = np.array(inputs["diff"])
-    result = max_t(table, is_midp=False, rng=rng())
+    result = max_t(table, is_midp=False, rng=reference.rng())
     assert result.n_resamples == 2 ** int(table.any(axis=1).sum())
     scales = np.sqrt(np.maximum(1.0, (table**2).sum(axis=0)))
     statistics = np.abs(table.sum(axis=0)) / scales
-    largest = np.max(np.abs(signed_sums(patterns(table), n_resamples=1, rng=rng())) / scales, axis=1)
+    largest = np.max(np.abs(signed_sums(patterns(table), n_resamples=1, rng=reference.rng())) / scales, axis=1)
     return {
         "abs_z": statistics,
-        "raw_p": [sign_flip(column, rng=rng()).pvalue_whole for column in table.T],
+        "raw_p": [sign_flip(column, rng=reference.rng()).pvalue_whole for column in table.T],
         "single_step": np.mean(largest[:, None] >= statistics - 1e-9, axis=0),
         "step_down": result.pvalues,
     }
@@ -136,7 +124,7 @@ def check_max_t(inputs: Inputs) -> Found:
 
 def check_randomisation(inputs: Inputs) -> Found:
     answers = LabelledAnswers(truth=inputs["y"], baseline=inputs["off"], candidate=inputs["on"])
-    result = JoinedAnswers.of([answers]).swap_test(n_resamples=1, rng=rng())
+    result = JoinedAnswers.of([answers]).swap_test(n_resamples=1, rng=reference.rng())
     assert result.is_exact
     return {"delta": result.difference, "p_two_sided": result.pvalue_whole}
 
@@ -144,7 +132,7 @@ def check_randomisation(inputs: Inputs) -> Found:
 def check_boundaries(inputs: Inputs, *, kind: str) -> Found:
     n_looks, alpha = inputs["looks"], inputs["alpha"]
     if kind in ("flat", "falling"):
-        return {"z": classical_boundaries(n_looks, alpha=alpha, is_flat=kind == "flat")}
+        return {"z": reference.classical_boundaries(n_looks, alpha=alpha, is_flat=kind == "flat")}
     fractions = np.arange(1, n_looks + 1) / n_looks
     if kind == "obrien fleming type":
         return {"z": spending_boundaries(fractions.tolist(), alpha=alpha)}
@@ -171,7 +159,7 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     },
     "tango_score_ci": partial(limits, method=tango),
     "newcombe_method10_ci": partial(limits, method=newcombe),
-    "newcombe_method8_ci": partial(limits, method=newcombe_uncorrected),
+    "newcombe_method8_ci": partial(limits, method=reference.newcombe_uncorrected),
     "wald / agresti_min": check_wald_family,
     "tango_score_ci and wald CI, PropCIs convention estimate=(c-b)/n": check_wald_family,
     "fay_lumbard_exact_ci": lambda inputs: {"p": mcnemar(counts_of(inputs)).pvalue_exact},
@@ -180,7 +168,7 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
         **{"z_lower": "statistic_lower", "p_lower": "pvalue_lower", "z_upper": "statistic_upper", "p_tost": "pvalue"},
     ),
     "unconditional_exact_noninferiority": lambda inputs: dict(
-        zip(("p_score", "p_exact"), non_inferiority(counts_of(inputs), margin=inputs["margin"]), strict=True)
+        zip(("p_score", "p_exact"), reference.non_inferiority(counts_of(inputs), margin=inputs["margin"]), strict=True)
     ),
     "exact_power_score_tost alpha=.05": lambda inputs: {"power": power(inputs)},
     "exact_size_score_tost at Delta=-margin": lambda inputs: {"size": power(inputs)},
@@ -190,8 +178,8 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     },
     "connor1987_sample_size two-sided": check_connor,
     "sample size: Connor 1987, Miettinen 1968, unconditional Wald": lambda inputs: {
-        name: formula(**truth_of(inputs, "psi", "delta", "alpha", "power"))
-        for name, formula in (("connor", items_connor), ("miettinen", items_miettinen), ("wald", items_wald))
+        name: getattr(reference, f"items_{name}")(**truth_of(inputs, "psi", "delta", "alpha", "power"))
+        for name in ("connor", "miettinen", "wald")
     },
     "smallest n with exact score-TOST power >= target and staying there for 25 more n, Delta=0": lambda inputs: {
         "n": items_needed(**(design := truth_of(inputs, "psi", "delta", "margin", "alpha", "power"))),
@@ -210,12 +198,12 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     "equivalence e-process": lambda inputs: dict(
         zip(
             ("log_e_lower", "log_e_upper"),
-            log_e_values(counts_of(inputs), margin=inputs["margin"], bet=inputs["lam"]),
+            reference.log_e_values(counts_of(inputs), margin=inputs["margin"], bet=inputs["lam"]),
             strict=True,
         )
     ),
     "Beta-mixture e-value": lambda inputs: {
-        name: mcnemar_log_e(counts_of(inputs), prior=prior)
+        name: reference.mcnemar_log_e(counts_of(inputs), prior=prior)
         for name, prior in (("log_e_uniform_a1", 1.0), ("log_e_jeffreys_a05", 0.5))
     },
     "excess discordance": lambda inputs: {
@@ -224,10 +212,8 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     "k repeated samples": check_variance_components,
     "pooled two-proportion z from counts": lambda inputs: {
         "p": two_proportion_z(
-            baseline=inputs["x1"] / (n1 := inputs["n1"]),
-            candidate=inputs["x2"] / (n2 := inputs["n2"]),
-            n_baseline=n1,
-            n_candidate=n2,
+            **{"baseline": inputs["x1"] / inputs["n1"], "candidate": inputs["x2"] / inputs["n2"]},
+            **{"n_baseline": inputs["n1"], "n_candidate": inputs["n2"]},
         )
     },
     "pooled two-proportion z from 4-decimal proportions": lambda inputs: {
@@ -236,7 +222,7 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
         ]
     },
     "cluster sign-flip (all 2^8)": lambda inputs: {
-        "p": sign_flip(inputs["diff"], cluster=inputs["cluster"], rng=rng()).pvalue_whole
+        "p": sign_flip(inputs["diff"], cluster=inputs["cluster"], rng=reference.rng()).pvalue_whole
     },
     "unbiased A/A flip rate from k samples": lambda inputs: {"flip_rate": disagreement(inputs["X"])},
 }
