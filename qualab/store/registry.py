@@ -73,6 +73,7 @@ _SUMMARIES: Select[Any] = select(
 _BY_ID = _C.id == bindparam("id")
 # made once: SQLAlchemy finds how it compiled them by their identity
 _SUMMARY = _SUMMARIES.where(_BY_ID)
+_SUMMARIES_BY_ID = _SUMMARIES.where(_C.id.in_(bindparam("ids", expanding=True)))
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
 """The column that an order sorts by before the time."""
 
@@ -104,6 +105,11 @@ class Registry(Sessions):
         """Read a comparison, without its request. Raises ComparisonNotFound."""
         with self.reading() as connection:
             return _read_summary(connection, comparison_id)
+
+    def summaries(self, ids: Sequence[str]) -> Mapping[str, ComparisonSummary]:
+        """Read many comparisons at once; ids that none has are left out."""
+        with self.reading() as connection:
+            return {row.id: _summary_of(row) for row in connection.execute(_SUMMARIES_BY_ID, {"ids": ids})}
 
     def counts(self) -> Mapping[str, int]:
         """Count comparisons by status; a status that none has is left out."""

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.registry import Scope
+from qualab.service.api.state import Polls
 from qualab.service.reading import Follower
-from tests.api.conftest import EXPERIMENT, Make, Service, at_work, check_problem, make_bench
+from tests.api.conftest import EXPERIMENT, Make, Service, at_work, check_problem, make_bench, make_service
 from tests.api.test_documents import AROUND, plan_of
 from tests.app.fakes import echo_number, failure
-from tests.store.samples import put
+from tests.store.samples import comparison, put
 
 
 def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> None:
@@ -252,3 +258,34 @@ def test_a_sign_off_needs_an_admin_says_what_stands_in_the_way_and_keeps_its_com
     for method, path, body in (("DELETE", "", None), ("POST", "/resume", {"retry_failed": True})):
         kept = working.client.request(method, f"/v1/comparisons/{done}{path}", json=body, headers=admin)
         check_problem(kept, 409, "comparison-signed-off")
+
+
+async def test_polls_share_the_read_that_begins_after_them() -> None:
+    context, begins, may_end = make_service().context, asyncio.Event(), threading.Event()
+    one, other = "c-1", "c-2"
+    for name in (one, other):
+        context.store.create(comparison(name), [])
+    loop, reads, summaries = asyncio.get_running_loop(), [], context.store.summaries
+
+    def slow(ids: Sequence[str]) -> Any:
+        reads.append(sorted(ids))
+        loop.call_soon_threadsafe(begins.set)
+        assert may_end.wait(10.0)
+        if len(reads) == 3:
+            raise StoreError("away")
+        return summaries(ids)
+
+    polls = Polls(context)
+    polls._store = cast(Any, SimpleNamespace(summaries=slow))
+    first = asyncio.create_task(polls.summary(one))
+    await begins.wait()
+    later = [asyncio.create_task(polls.summary(name)) for name in (one, other, one, "none")]
+    await asyncio.sleep(0.01)
+    may_end.set()
+    told = await asyncio.gather(first, *later, return_exceptions=True)
+    assert reads == [[one], sorted([one, other, "none"])]
+    assert [summary.id for summary in told[:4]] == [one, one, other, one]
+    assert isinstance(told[4], ComparisonNotFound)
+    with pytest.raises(StoreError):
+        await polls.summary(one)
+    assert (await polls.summary(one)).id == one

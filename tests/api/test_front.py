@@ -81,7 +81,7 @@ def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) ->
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    for name in ("page", "summary", "counts", "audit"):
+    for name in ("page", "summary", "summaries", "counts", "audit"):
         monkeypatch.setattr(service.store, name, fails)
     monkeypatch.setattr(service.bench.store, "submit", fails)
 

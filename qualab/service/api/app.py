@@ -25,7 +25,7 @@ from qualab.service.api import pages, routes
 from qualab.service.api.answers import RETRY_AFTER_S, answer_problem
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
-from qualab.service.api.state import EventStreams, Reader, State
+from qualab.service.api.state import EventStreams, Polls, Reader, State
 from qualab.service.context import Context
 
 router = APIRouter(tags=["health"])
@@ -117,6 +117,7 @@ def create_app(
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         events=EventStreams(context),
+        polls=Polls(context),
         schema=schema,
     )
 

@@ -125,9 +125,9 @@ class PreflightDetail:
 
 
 @router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(ComparisonSummary, 404))
-def verdict(call: Reader, comparison_id: str) -> Response:
+async def verdict(call: Reader, comparison_id: str) -> Response:
     """Read a comparison without its request, small enough to poll."""
-    return answer(call.request, call.context.store.summary(comparison_id))
+    return answer(call.request, await call.state.polls.summary(comparison_id))
 
 
 @router.post(

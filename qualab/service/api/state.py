@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from qualab.errors import Forbidden, InvalidValue, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
-from qualab.model.registry import Scope, Token, not_found
+from qualab.model.registry import ComparisonSummary, Scope, Token, not_found
 from qualab.service.access import Actor, Authenticator, RateLimit
 from qualab.service.api.answers import encoded
 from qualab.service.context import LONGEST_NAME, Context
@@ -88,6 +88,39 @@ class EventStreams:
             self.n_clients -= 1
 
 
+class Polls:
+    """Reads of summaries, which a poll shares with all that came while the read before it was under way."""
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._waiting: dict[str, asyncio.Future[ComparisonSummary | None]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def summary(self, comparison_id: str) -> ComparisonSummary:
+        """Read a comparison as it is now, without its request. Raises ComparisonNotFound, StoreError."""
+        waiting = self._waiting.setdefault(comparison_id, asyncio.get_running_loop().create_future())
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        if (summary := await asyncio.shield(waiting)) is None:
+            raise not_found(comparison_id)
+        return summary
+
+    async def _read(self) -> None:
+        try:
+            while self._waiting:
+                polled, self._waiting = self._waiting, {}
+                try:
+                    summaries = await to_thread.run_sync(self._store.summaries, list(polled))
+                except Exception as error:  # each poll's own failure
+                    for waiting in polled.values():
+                        waiting.set_exception(error)
+                else:
+                    for comparison_id, waiting in polled.items():
+                        waiting.set_result(summaries.get(comparison_id))
+        finally:
+            self._reading = None
+
+
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 """Headers of proxies: what comes through one does not come from this machine."""
 COOKIE = "qualab_token"
@@ -103,6 +136,7 @@ class State:
     authenticator: Authenticator
     limit: RateLimit
     events: EventStreams
+    polls: Polls
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     failures: RateLimit = field(default_factory=lambda: RateLimit(rate=1.0, burst=30))
