@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
@@ -55,7 +56,7 @@ class ScoredTokens:
     def n_tokens(self) -> int:
         return self.gaps.size
 
-    def by_answer(self, values: FloatArray | IntArray) -> FloatArray:
+    def by_answer(self, values: FloatArray | npt.NDArray[np.bool_]) -> FloatArray:
         """Sum values of tokens over each answer."""
         return np.add.reduceat(values.astype(np.float64), self.starts)
 
