@@ -27,9 +27,10 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Settin
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.items import check_gen_kwargs
 from qualab.model.names import ArmName, Objective
-from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
+from qualab.model.plan import AuditPlan, DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
 
 ENV_PREFIX = "QUALAB_"
+AUDITED_SUITES = frozenset({"release", "stress"})
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
 LONGEST_S = 86_400
 SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
@@ -178,6 +179,16 @@ class Settings(BaseSettings):
     sequential: bool = Field(False, description="Ask one arm after the other, on one device. Never signed off.")
     noise_floor_runs: int | None = Field(None, ge=1, le=9, description="Further runs of the baseline alone (1 to 9).")
     noise_floor_concurrency: int | None = Field(None, ge=1, description="Requests in flight in those runs.")
+    audit: bool | None = Field(
+        None,
+        description="Hold answers against the model's own token probabilities. Default: in release, stress.",
+    )
+    audit_tau: float = Field(1.0, gt=0, le=50)
+    audit_max_foreign_share: float = Field(0.001, ge=1e-6, lt=1)
+    audit_calibration_margin: float = Field(0.01, gt=0, lt=1)
+    audit_tokens: int = Field(100_000, ge=1, description="Greedy tokens of both arms that the audit scores at most.")
+    audit_items: int = Field(200, ge=0, description="Items that the audit asks again at temperature 1; 0 asks none.")
+    audit_max_tokens: int = Field(256, ge=1, le=100_000)
     margin: Margin = Field(0.02, description="Largest difference that counts as equal, a fraction: 0.02 is 2 pp.")
     margins: Margins = Field({}, description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")
     score_bounds: ScoreBounds = Field({}, description="Bounds of scores where not 0 and 1, as reward=-1:1.")
@@ -244,6 +255,19 @@ class Settings(BaseSettings):
         if self.noise_floor_runs is None:
             return None
         return NoisePlan(runs=self.noise_floor_runs, concurrency=self.noise_floor_concurrency or self.concurrency)
+
+    def audit_plan(self, suite: str) -> AuditPlan | None:
+        """Return the audit's plan; None where it is switched off, or not asked for in a suite without it."""
+        if not (suite in AUDITED_SUITES if self.audit is None else self.audit):
+            return None
+        return AuditPlan(
+            tau=self.audit_tau,
+            max_foreign_share=self.audit_max_foreign_share,
+            calibration_margin=self.audit_calibration_margin,
+            greedy_tokens=self.audit_tokens,
+            sampled_items=self.audit_items,
+            sampled_max_tokens=self.audit_max_tokens,
+        )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -387,7 +411,13 @@ OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 GROUPS = {
     "pins": {name: name for name in ("image", "revision", "checkpoint")},
     "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
+    "audit": {
+        **{name: f"audit_{name}" for name in ("tau", "max_foreign_share", "calibration_margin", "max_tokens")},
+        **{"tokens": "audit_tokens", "items": "audit_items"},
+    },
 }
+IMPLIED: Mapping[str, Mapping[str, object]] = {"noise_floor": {"noise_floor_runs": 1}, "audit": {"audit": True}}
+"""What such a mapping sets even where it is empty."""
 """Mappings that a file may hold in place of their settings: key -> setting."""
 
 
@@ -395,12 +425,13 @@ def spread(content: Mapping[str, Any]) -> dict[str, Any]:
     """Put the settings of `GROUPS` beside the others, which win. Raises InvalidValue."""
     settings = dict(content)
     for group, names in GROUPS.items():
+        if group in FIELDS and not isinstance(settings.get(group), Mapping):
+            continue
         if (values := settings.pop(group, None)) is None:
             continue
         if not isinstance(values, Mapping) or values.keys() - names.keys():
             raise InvalidValue.must_be(group, f"a mapping of {', '.join(names)}")
-        runs = {"noise_floor_runs": 1} if group == "noise_floor" else {}
-        settings = runs | {names[key]: value for key, value in values.items()} | settings
+        settings = {**IMPLIED.get(group, {})} | {names[key]: value for key, value in values.items()} | settings
     return settings
 
 

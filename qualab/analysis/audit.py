@@ -19,8 +19,7 @@ from qualab.model.audit import (
     ScoredAnswer,
     WorstToken,
 )
-from qualab.model.comparison import IntervalOf
-from qualab.model.names import ArmName
+from qualab.model.names import ArmName, IntervalOf
 from qualab.model.reason import Reason
 from qualab.stats.audit import (
     Calibration,

@@ -18,8 +18,8 @@ import numpy as np
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach
 from qualab.analysis.samples import LabelSample, MeanSample, Sample, Streams
 from qualab.errors import InsufficientData
-from qualab.model.comparison import Evidence, GlobalTest, IntervalOf, ItemsRange
-from qualab.model.names import EvidenceKind, MetricKind
+from qualab.model.comparison import Evidence, GlobalTest, ItemsRange
+from qualab.model.names import EvidenceKind, IntervalOf, MetricKind
 from qualab.model.plan import MetricRule, MetricSpec
 from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from qualab.model.comparison import IntervalOf
-from qualab.model.names import ArmName
+from qualab.model.names import AnswerStatus, ArmName, AuditPart, AuditRuling, IntervalOf, ScoringForm
+from qualab.model.plan import AuditPlan
 from qualab.model.reason import Reason
 
+TOKEN_BYTES = 12
+"""Bytes of a scored token: own log-probability and that of the most likely token in its place (float32), rank (uint32).
 
-class AuditPart(StrEnum):
-    GREEDY = "greedy"
-    """Answers of the comparison itself."""
-    SAMPLED = "sampled"
-    """Items asked again at temperature 1."""
-
-
-class AuditRuling(StrEnum):
-    FOREIGN = "FOREIGN"
-    CLEAN = "CLEAN"
-    INCONCLUSIVE = "INCONCLUSIVE"
-    UNOBSERVED = "UNOBSERVED"
-    """The engine cannot score a given text."""
-    INVALID = "INVALID"
-    """The control fails: the baseline's own answers hold foreign tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditPlan:
-    """How much is audited, and what counts as foreign."""
-
-    tau: float = 1.0
-    """Nats below the model's choice from which a greedy token is foreign."""
-    max_foreign_share: float = 0.001
-    """Share of foreign tokens that CLEAN excludes."""
-    calibration_margin: float = 0.01
-    """Difference of the arms' excess of top choices that CLEAN excludes."""
-    greedy_tokens: int = 100_000
-    """Budget of both arms' greedy tokens together."""
-    sampled_items: int = 200
-    sampled_max_tokens: int = 256
+Little-endian, in nats; the rank is 1 where the token itself is the most likely.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +24,55 @@ class ScoredAnswer:
     part: AuditPart
     arm: ArmName
     position: int
-    task: str
-    token_ids: tuple[int, ...]
-    own: tuple[float, ...]
-    """Log-probability of each token, in nats."""
-    top: tuple[float, ...]
-    """Log-probability of the most likely token in its place."""
-    ranks: tuple[int, ...]
-    """Tokens at least as likely as each one."""
-    pieces: tuple[str, ...]
-    """Text of each token."""
+    status: AnswerStatus
+    finish_reason: str
+    text: str | None
+    """Of sampled and structured answers; that of greedy ones is in the comparison's own answer."""
+    token_ids: bytes
+    """As `pack_ids`; empty where they are not known."""
+    scores: bytes | None = None
+    """`TOKEN_BYTES` a token, of all of them or the first ones; None where they are to be scored still."""
+    pieces: TokenPieces | None = None
+    """None where not scored, and where not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPieces:
+    """Texts of an answer's scored tokens."""
+
+    texts: tuple[str, ...]
+    choices: dict[int, str] = field(default_factory=dict)
+    """Text of the model's choice by the token's index, where the token is not the choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """What an engine can do to score a given text."""
+
+    form: ScoringForm
+    vocabulary: int | None
+    """Tokens that the model knows; None where the engine does not tell."""
+    most_tokens: int | None = None
+    """Most tokens worth asking for, of all answers together; None sets no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """An answer's tokens as the baseline scores them."""
+
+    scores: bytes
+    """`TOKEN_BYTES` a token."""
+    pieces: TokenPieces
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Store token ids as little-endian int32. Raises struct.error for what is no token id."""
+    return struct.pack(f"<{len(ids)}i", *ids)
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    """Read `pack_ids` back."""
+    return struct.unpack(f"<{len(packed) // 4}i", packed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +105,26 @@ class SampledCount:
     n_rare: int
     pvalue_rare: float
     excess: float
+    """How much more often the model's choice is taken than its probability says, a fraction."""
     statistic: float | None
     interval: IntervalOf | None
+    largest_gap: float
+    histogram: tuple[int, ...]
+    """As a `ForeignCount`'s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTokens:
+    """Tokens of one task in one arm and part."""
+
+    part: AuditPart
+    arm: ArmName
+    task: str
+    n_answers: int
+    n_tokens: int
+    n_foreign: int
+    """Greedy: foreign. Sampled: rare."""
+    n_answers_foreign: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +150,27 @@ class WorstToken:
     index: int
     """Of the token in its answer, from 0."""
     gap: float
+    """Nats below the model's choice."""
     rank: int
     before: str
     token: str
     after: str
+    choice: str
+    """The model's choice in its place; empty where not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredCount:
+    """Answers of both arms held against the schema that they were asked in."""
+
+    n_pairs: int
+    baseline_only: int
+    """Pairs valid in this arm alone."""
+    candidate_only: int
+    n_valid: int
+    """Pairs valid in both arms."""
+    pvalue: float
+    """Exact McNemar, two-sided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +179,23 @@ class Audit:
 
     ruling: AuditRuling
     reason: Reason
+    plan: AuditPlan
+    is_planned: bool
+    """False where `qualab audit` did it and the comparison's plan had none."""
+    scoring: ScoringForm | None
+    n_not_audited: int = 0
+    """Answers whose tokens are not known, or that the engine refused to score."""
     foreign: tuple[ForeignCount, ...] = ()
     pvalue_foreign: float | None = None
     """Exact McNemar over items: a foreign token in the candidate's answer only, or in the baseline's only."""
+    tasks: tuple[TaskTokens, ...] = ()
     partings: tuple[Parting, ...] = ()
     sampled: tuple[SampledCount, ...] = ()
     calibration: float | None = None
     """Candidate's excess of top choices less the baseline's."""
     calibration_interval: IntervalOf | None = None
     tokens_needed: int | None = None
+    """Tokens without a foreign one that CLEAN still needs; None where none would do."""
+    structured: StructuredCount | None = None
+    """None where nothing was asked so."""
     worst: tuple[WorstToken, ...] = ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from qualab.model.audit import Audit
 from qualab.model.canonical import sha256
 from qualab.model.engine import FirstTokenSummary, Treatment
 from qualab.model.names import (
     ArmName,
     ComparisonStatus,
     EvidenceKind,
+    IntervalOf,
     LeakKind,
     LookDecision,
     MetricKind,
@@ -38,13 +40,6 @@ class Comparison:
     candidate_url: str = ""
     local: dict[str, str] = field(default_factory=dict)
     """Where this machine found things, as "data_dir" and "pods": for a resume, not in the plan."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalOf:
-    low: float
-    high: float
-    confidence_level: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +396,8 @@ class Analysis:
     tokens: FirstTokenSummary | None = None
     reasoning: ReasoningSummary | None = None
     leaks: tuple[LeakSummary, ...] = ()
+    audit: Audit | None = None
+    """None where neither the plan nor `qualab audit` asked for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import ClassVar
 
-from qualab.model.names import ArmName
-from qualab.model.plan import PinFound
+from qualab.model.names import ArmName, ScoringForm
+from qualab.model.plan import AuditPlan, PinFound
 from qualab.model.reason import Reason
 
 
@@ -220,6 +220,7 @@ class ObservationKind(StrEnum):
     SEGMENT = "segment"
     PINS = "pins"
     FIRST_TOKENS = "first_tokens"
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +280,23 @@ class FirstTokensSeen:
         return {(position, repeat): token for position, repeat, token in places}
 
 
-Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSeen:
+    """How an audit was done, and what kept it from its end."""
+
+    kind: ClassVar[ObservationKind] = ObservationKind.AUDIT
+    seen_at: datetime
+    plan: AuditPlan
+    """The comparison's own, or that of `qualab audit` where its plan had none."""
+    scoring: ScoringForm | None
+    """None where the engine cannot score a given text."""
+    vocabulary: int | None
+    """Tokens that the model knows; None where the engine does not tell."""
+    lack: Reason | None = None
+    """Why it ended early."""
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:

@@ -87,6 +87,8 @@ class Reply:
     drafted: Drafted | None = None
     model: str = ""
     reasoning: str = ""
+    token_ids: bytes | None = None
+    """As generated, little-endian int32; None where the server does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -144,3 +145,42 @@ class ReportFormat(StrEnum):
     HTML = "html"
     MARKDOWN = "md"
     JSON = "json"
+
+
+class AuditPart(StrEnum):
+    GREEDY = "greedy"
+    """Answers of the comparison itself."""
+    SAMPLED = "sampled"
+    """Items asked again at temperature 1."""
+    STRUCTURED = "structured"
+    """Items asked again with a response format or tools: held against their schema, not scored."""
+
+
+class ScoringForm(StrEnum):
+    """How an engine scores a given text."""
+
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    """vLLM."""
+    ECHO = "echo"
+    """Completions with echo and logprobs."""
+    GENERATE = "generate"
+    """SGLang."""
+    TOKEN_BY_TOKEN = "token_by_token"
+    """llama.cpp: one request a token."""
+
+
+class AuditRuling(StrEnum):
+    FOREIGN = "FOREIGN"
+    CLEAN = "CLEAN"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    UNOBSERVED = "UNOBSERVED"
+    """The engine cannot score a given text."""
+    INVALID = "INVALID"
+    """The control fails: the baseline's own answers hold foreign tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalOf:
+    low: float
+    high: float
+    confidence_level: float

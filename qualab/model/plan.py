@@ -347,6 +347,22 @@ class NoisePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPlan:
+    """How much of the answers is held against the model's own probabilities, and what counts as foreign."""
+
+    tau: float = 1.0
+    """Nats below the model's choice from which a greedy token is foreign."""
+    max_foreign_share: float = 0.001
+    """Share of foreign tokens that CLEAN excludes."""
+    calibration_margin: float = 0.01
+    """Difference of the arms' excess of top choices that CLEAN excludes."""
+    greedy_tokens: int = 100_000
+    """Budget of both arms' greedy tokens together."""
+    sampled_items: int = 200
+    sampled_max_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCosts:
     """Cost of a drafting round beyond a step of the model alone, in such steps. Decides nothing."""
 
@@ -375,6 +391,7 @@ class Plan:
     assumptions: Assumptions | None = None
     looks: LookPlan | None = None
     noise_floor: NoisePlan | None = None
+    audit: AuditPlan | None = None
     pins: Pins = field(default_factory=Pins)
     drafter_costs: DrafterCosts | None = None
     imported: Imported | None = None

@@ -168,6 +168,7 @@ def make_plan(
         # a loss has half the level, as in a two-sided test
         looks=LookPlan(n_looks=settings.looks, harm_alpha=settings.alpha / 2.0) if settings.looks else None,
         noise_floor=settings.noise_plan,
+        audit=settings.audit_plan(tasks.suite),
         pins=Pins(image=settings.image, revision=settings.revision, checkpoint_hash=checkpoint_hash),
         drafter_costs=settings.drafter_costs,
         sequential=settings.sequential,

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, insert, sele
 from sqlalchemy.exc import IntegrityError
 
 from qualab.errors import StoreError
+from qualab.model.audit import ScoredAnswer, TokenPieces
 from qualab.model.canonical import adapter
 from qualab.model.comparison import Comparison, Look
 from qualab.model.items import Answer, Drafted, Item, Outcome, Prompt, Reply, Request, Score
@@ -133,6 +134,19 @@ def answer_of(row: Row[Any]) -> Answer:
     """Make an answer of a whole row."""
     drafted = None if row.accepted_tokens is None else value_of(Drafted, row, rounds=tuple(row.rounds))
     return value_of(Answer, row, reply=value_of(Reply, row, drafted=drafted))
+
+
+def scored_row(key: int, value: ScoredAnswer) -> dict[str, Any]:
+    """Make a row of `scored_answer`."""
+    pieces = value.pieces and [list(value.pieces.texts), list(value.pieces.choices.items())]
+    return fields_of(value) | {"comparison_key": key, "pieces": pieces}
+
+
+def scored_of(row: Row[Any]) -> ScoredAnswer:
+    """Make an answer of the audit; without pieces where they were not selected."""
+    pieces = getattr(row, "pieces", None)
+    read = pieces and TokenPieces(texts=tuple(pieces[0]), choices=dict(pieces[1]))
+    return value_of(ScoredAnswer, row, pieces=read)
 
 
 def score_row(key: int, score: Score) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from qualab.errors import ComparisonNotFound, StoreError
+from qualab.model.audit import ScoredAnswer
 from qualab.model.canonical import adapter, canonical_json
 from qualab.model.comparison import Analysis, Comparison, Look, SealedAnalysis, seal_of
 from qualab.model.engine import Observation
@@ -24,7 +25,18 @@ from qualab.store.engine import take_turn
 from qualab.store.failures import translated
 from qualab.store.queue import Queue, drop_failures
 from qualab.store.registry import Registry
-from qualab.store.tables import UtcTime, analysis, answer, comparison, item, look, observation, outcome, score
+from qualab.store.tables import (
+    UtcTime,
+    analysis,
+    answer,
+    comparison,
+    item,
+    look,
+    observation,
+    outcome,
+    score,
+    scored_answer,
+)
 
 T = TypeVar("T")
 _C = comparison.c
@@ -162,6 +174,28 @@ class Store(Queue, Registry):
         """Delete answers that are failures of the endpoint and return how many."""
         with self.writing_to(comparison_id) as (connection, key):
             return drop_failures(connection, key, from_position)
+
+    # the token audit
+
+    def put_scored(self, comparison_id: str, answers: Sequence[ScoredAnswer]) -> None:
+        """Store answers of the audit; their scores take the place of none."""
+        c = scored_answer.c
+        with self.writing_to(comparison_id) as (connection, key):
+            for value in answers:
+                row = rows.scored_row(key, value)
+                if not rows.insert_new(connection, scored_answer, [row]) and value.scores is not None:
+                    same = (c[name] == row[name] for name in ("comparison_key", "position", "part", "arm"))
+                    change = sa.update(scored_answer).where(*same, c.scores.is_(None))
+                    connection.execute(change.values({name: row[name] for name in ("token_ids", "scores", "pieces")}))
+
+    def scored(
+        self, comparison_id: str, *, positions: Collection[int] | None = None, with_pieces: bool = False
+    ) -> Iterator[ScoredAnswer]:
+        """Yield answers of the audit by part, arm and position, without their pieces unless asked for."""
+        c = scored_answer.c
+        columns = [c[name] for name in ScoredAnswer.__dataclass_fields__ if with_pieces or name != "pieces"]
+        order = (c.part, c.arm, c.position)
+        return self._stream(comparison_id, sa.select(*columns), rows.scored_of, *order, positions=positions)
 
     # scores and outcomes
 

@@ -17,7 +17,7 @@ from qualab.errors import StoreError
 from qualab.model.canonical import plain
 from qualab.model.engine import ObservationKind
 from qualab.model.items import Change
-from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.names import AnswerStatus, ArmName, AuditPart, ComparisonStatus, RequestKind, Verdict
 from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS, Scope
 from qualab.model.wording import storable_text, valid_text
@@ -82,8 +82,8 @@ class CompressedJson(sa.TypeDecorator[Any]):
     impl = sa.LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: Any, _: sa.Dialect) -> bytes:
-        return zstandard.compress(to_json(value).encode())
+    def process_bind_param(self, value: Any, _: sa.Dialect) -> bytes | None:
+        return None if value is None else zstandard.compress(to_json(value).encode())
 
     def process_result_value(self, value: bytes | None, _: sa.Dialect) -> Any:
         return None if value is None else json.loads(zstandard.decompress(value))
@@ -256,6 +256,7 @@ answer = sa.Table(
     sa.Column("request_hash", sa.LargeBinary, nullable=False),
     sa.Column("text", ExactText),
     *_required(ExactText, "reasoning", "error"),
+    sa.Column("token_ids", sa.LargeBinary),
     sa.PrimaryKeyConstraint("comparison_key", "position", "choice", "repeat", "arm", "run"),
     sa.CheckConstraint("choice >= 0", name="choice"),
     sa.CheckConstraint("repeat >= 0", name="repeat"),
@@ -265,6 +266,25 @@ answer = sa.Table(
     sa.CheckConstraint("length(request_hash) = 16", name="request_hash"),
 )
 """One answer. `run` is 0 for the comparison itself, 1 and up for the baseline's runs of the noise floor."""
+
+scored_answer = sa.Table(
+    "scored_answer",
+    metadata,
+    *_item_key(),
+    sa.Column("part", vocabulary(AuditPart, "part"), nullable=False),
+    sa.Column("arm", vocabulary(ArmName, "arm"), nullable=False),
+    sa.Column("status", vocabulary(AnswerStatus, "status"), nullable=False),
+    sa.Column("finish_reason", ExactText, nullable=False),
+    sa.Column("token_ids", sa.LargeBinary, nullable=False),
+    sa.Column("scores", sa.LargeBinary),
+    sa.Column("text", ExactText),
+    sa.Column("pieces", CompressedJson),
+    sa.PrimaryKeyConstraint("comparison_key", "position", "part", "arm"),
+)
+"""An answer in the token audit. `token_ids` are little-endian int32; `scores` are NULL until it is scored.
+
+A score has 12 bytes: log-probabilities of the token and of the most likely one (float32), and its rank (uint32).
+"""
 
 score = sa.Table(
     "score",

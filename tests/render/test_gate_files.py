@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from qualab.model.comparison import IntervalOf
-from qualab.model.names import Verdict
+from qualab.model.names import IntervalOf, Verdict
 from qualab.model.reason import Reason, of
 from qualab.model.report import GateResult
 from qualab.report.gate import gate_markdown, junit, junit_of_error
