@@ -24,7 +24,7 @@ from qualab.analysis.imported import import_caveats
 from qualab.analysis.judge import WORST_CASES, conclude, judge, policy_results
 from qualab.analysis.looks import judge_at, levels_at, looks_taken, pvalue_at
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
-from qualab.analysis.noise import differing, first_token_summary
+from qualab.analysis.noise import baseline_shifts, differing, first_token_summary, scored_again
 from qualab.analysis.ruling import suspicions
 from qualab.analysis.samples import (
     Layout,
@@ -33,6 +33,7 @@ from qualab.analysis.samples import (
     Sample,
     Scores,
     Streams,
+    baselines_of,
     input_hash,
     layout_of,
     missing_of,
@@ -89,7 +90,9 @@ def analyse(
         arms = tuple(replace(arm, latency_p50_s=None, latency_p99_s=None) for arm in arms)
     looks = looks_taken(plan, store.looks(comparison.id), items)
     asked = items[: looks.n_items] if looks else items
-    scores = read_scores(store.scores(comparison.id), items)
+    scores, runs = read_scores(store.scores(comparison.id), items), scored_again(store, comparison, tasks, asked)
+    if plan.n_baseline_runs > 1:
+        scores.again = runs
     partial = imported.tasks_with_more_answers if imported else ()
     same = {key for key in summary.same_texts if items[key[0]].task not in partial}
     pairs = replace(summary.pairs, same_text_other_score=scores.n_changed(same))
@@ -97,11 +100,13 @@ def analyse(
     table = MetricTable(comparison, tasks, asked, scores=scores, summary=summary, looks=looks, remedy=remedy)
     streams, layout = table.streams, table.whole
     rows, suite = table.rows_and_suite()
-    noise, repeats = differing(store, comparison, tasks, asked, scores=scores, layout=layout)
+    noise, repeats = differing(store, comparison, asked, scores=scores, runs=runs, layout=layout)
     seen = store.observations(comparison.id)
     treatment = None if imported else treatment_of(plan, seen, summary.drafted, arms)
     leaks = summary.leaks.summaries(streams.rng("leaks"), repeats=plan.sampling.repeats)
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment, remedy=remedy)
+    if shifts := tuple(baseline_shifts(plan, scores, layout)):
+        verdict, reasons = Verdict.INVALID, (*shifts, *(reasons if verdict is Verdict.INVALID else ()))
     reasons = (*reasons[:1], *leak_reasons(leaks, plan.rule.alpha), *reasons[1:])
     audit = None if imported else audit_of(store, comparison, items, streams)
     verdict, reasons = with_audit(verdict, reasons, audit, items)
@@ -141,17 +146,28 @@ def analyse(
 def _values(
     scores: Scores, plan: Plan, tasks: ScoredTasks, layout: Layout, arm: ArmName
 ) -> dict[str, dict[str, float]]:
-    columns: dict[str, dict[str, list[Any]]] = {}
-    for spec in plan.metrics:
-        if spec.kind is MetricKind.GROUP_MEAN or spec.task not in layout.tasks:
-            continue
-        both = [scores.column(spec.task, spec.key, name) for name in ArmName]
-        own = scores.column(spec.task, spec.key, arm)
-        # in document order, as lm-eval sums them
-        values = [own[key] for key in layout.tasks[spec.task].keys if all(key in column for column in both)]
-        if values:
-            columns.setdefault(spec.task, {})[spec.key] = values
-    return tasks.aggregate(columns)
+    """Return each metric's value over complete pairs; the mean over the baseline's runs where it has several."""
+    tables: list[dict[str, dict[str, float]]] = []
+    for number in range(1 + len(scores.again) if arm is ArmName.BASELINE else 1):
+        columns: dict[str, dict[str, list[Any]]] = {}
+        for spec in plan.metrics:
+            if spec.kind is MetricKind.GROUP_MEAN or spec.task not in layout.tasks:
+                continue
+            baselines, candidate = baselines_of(spec, scores), scores.column(spec.task, spec.key, ArmName.CANDIDATE)
+            of_arm = baselines if arm is ArmName.BASELINE else [candidate]
+            # in document order, as lm-eval sums them
+            keys = [
+                key for key in layout.tasks[spec.task].keys if all(key in column for column in (*baselines, candidate))
+            ]
+            if keys and number < len(of_arm):
+                columns.setdefault(spec.task, {})[spec.key] = [of_arm[number][key] for key in keys]
+        tables.append(tasks.aggregate(columns))
+    values = dict(tables[0])
+    for task, metrics in tables[0].items():
+        again = [table.get(task, {}) for table in tables]
+        runs = {name: [table[name] for table in again if name in table] for name in metrics}
+        values[task] = {name: sum(own) / len(own) for name, own in runs.items()}
+    return values
 
 
 def chances_of(plan: Plan, items: Iterable[Item]) -> dict[str, float]:

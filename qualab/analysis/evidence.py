@@ -32,6 +32,7 @@ from qualab.stats.equivalence import equivalence, forget_guard, provable_margin
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
 from qualab.stats.interval import ConfidenceInterval, clopper_pearson, tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference
+from qualab.stats.repeated import RepeatedCounts, RepeatedTest, is_mean_of, repeated_test
 from qualab.stats.resampling import ResamplingResult, global_sign_flip, holm, max_t, sign_flip
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
@@ -165,6 +166,39 @@ class Counts(MeanPairs):
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return mcnemar_sides(self.counts.gains, self.counts.losses)
+
+
+class Repeated(MeanPairs):
+    """0/1 scores of independent items that the baseline answered several times."""
+
+    kind = EvidenceKind.REPEATED
+
+    @cached_property
+    def repeated(self) -> RepeatedCounts:
+        return RepeatedCounts.of(self.sample.baseline, self.sample.candidate, n_runs=self.sample.n_runs)
+
+    @cached_property
+    def _tested(self) -> RepeatedTest:
+        return repeated_test(self.sample.baseline, self.sample.candidate, n_runs=self.sample.n_runs)
+
+    def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
+        result = equivalence(self.repeated, margin=rule.margin, alpha=rule.alpha)
+        more = (self.repeated.interval(confidence_level=1.0 - 2.0 * level) for level in levels)
+        return Bounds(
+            difference=self.repeated.difference,
+            intervals=_intervals(result.interval, *more),
+            pvalue_equivalence=rule.larger(result.pvalue_lower, result.pvalue_upper),
+            pvalue_equivalence_exact=result.pvalue_exact_of(*rule.sides),
+            standard_error=self.spread.standard_error if self.spread else None,
+        )
+
+    def test(self, _: np.random.Generator) -> DifferenceTest:
+        tested = self._tested
+        values = {"pvalue_unpaired": None, "pvalue_clustered_mcnemar": None, "n_resamples": 0}
+        return {"pvalue": tested.pvalue, "pvalue_exact": tested.pvalue_exact, **values}
+
+    def sides(self, _: np.random.Generator) -> tuple[float, float]:
+        return self._tested.loss, self._tested.gain
 
 
 class Clusters(MeanPairs):
@@ -305,16 +339,19 @@ class LabelPairs:
         return _halves(swaps.pvalue, swaps.difference)
 
 
-Pairs = Counts | Clusters | Scores | LabelPairs
+Pairs = Counts | Repeated | Clusters | Scores | LabelPairs
 
 
 def pairs_of(complete: Sample) -> Pairs:
     """Choose the kind of a sample that has scores, none of them missing."""
     if isinstance(complete, LabelSample):
         return LabelPairs(complete)
-    if not all(np.all((arm == 0.0) | (arm == 1.0)) for arm in (complete.baseline, complete.candidate)):
+    is_independent = np.unique(complete.unit).size == complete.n_items
+    if not (is_mean_of(complete.baseline, complete.n_runs) and is_mean_of(complete.candidate, 1)):
         return Scores(complete)
-    return Counts(complete) if np.unique(complete.unit).size == complete.n_items else Clusters(complete)
+    if complete.n_runs > 1:
+        return Repeated(complete) if is_independent else Scores(complete)
+    return Counts(complete) if is_independent else Clusters(complete)
 
 
 def pairs_of_counts(counts: PairedCounts) -> Counts:
@@ -341,8 +378,9 @@ def evidence_of(
     gains, losses, n_changed = pairs.changes(rule)
     limits = bounds.intervals[0]
     margin = None if limits is None else min(1.0, max(0.0, rule.larger(-limits.low, limits.high)))
-    if margin is not None and isinstance(pairs, Counts):  # the exact guard has to accept it as well
-        counts = pairs.counts if rule.higher_is_better else pairs.counts.swapped()
+    if margin is not None and isinstance(pairs, Counts | Repeated):  # the exact guard has to accept it as well
+        counts: PairedCounts | RepeatedCounts = pairs.counts if isinstance(pairs, Counts) else pairs.repeated
+        counts = counts if rule.higher_is_better else counts.swapped()
         margin = max(margin, provable_margin(counts, alpha=inner, is_one_sided=is_one_sided(rule)))
     intervals = [
         own and replace(with_zero(own, test["pvalue"], level), confidence_level=1.0 - shown)

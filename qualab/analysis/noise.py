@@ -5,7 +5,7 @@ The first of its runs makes the triples of the excess-discordance test and the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from statistics import median
 
@@ -35,7 +35,7 @@ from qualab.model.items import Item, Place, generations, n_requests
 from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan
 from qualab.model.ports import ScoredTasks, Stored
-from qualab.model.reason import Reason
+from qualab.model.reason import Reason, of
 from qualab.stats.noise import (
     disagreement,
     excess_discordance,
@@ -44,13 +44,31 @@ from qualab.stats.noise import (
     variance_components,
     weighted_median,
 )
+from qualab.stats.repeated import repeated_test
+from qualab.stats.resampling import holm
 
 Texts = Mapping[Place, str]
 """Generated texts by position and repeat."""
 
 
+def scored_again(
+    store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item]
+) -> tuple[Scores, ...]:
+    """Score the baseline's further runs, where planned. `items`: those asked, by position."""
+    noise = comparison.plan.noise_floor
+    numbers = range(1, noise.runs + 1) if noise else ()
+    answers = (store.answers(comparison.id, arm=ArmName.BASELINE, run=number) for number in numbers)
+    return tuple(read_scores(scores_of(own, tasks, items), items) for own in answers)
+
+
 def differing(
-    store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item], *, scores: Scores, layout: Layout
+    store: Stored,
+    comparison: Comparison,
+    items: Sequence[Item],
+    *,
+    scores: Scores,
+    runs: Sequence[Scores],
+    layout: Layout,
 ) -> tuple[NoiseFloor | None, RepeatSummary | None]:
     """Return the noise floor and the spread of repeats, where planned. `items`: those asked, by position."""
     plan, noise = comparison.plan, comparison.plan.noise_floor
@@ -58,8 +76,6 @@ def differing(
     if noise is None:
         return None, repeats
     numbers = range(1, noise.runs + 1)
-    answers = (store.answers(comparison.id, arm=ArmName.BASELINE, run=number) for number in numbers)
-    runs = [read_scores(scores_of(own, tasks, items), items) for own in answers]
     again = [generated_texts(store, comparison.id, items, ArmName.BASELINE, run=number) for number in numbers]
     baseline, candidate = (generated_texts(store, comparison.id, items, arm)[0] for arm in ArmName)
     first = again[0][0]
@@ -82,6 +98,23 @@ def differing(
         note=None if shared else Reason("noise-incomparable"),
     )
     return floor, repeats
+
+
+def baseline_shifts(plan: Plan, scores: Scores, layout: Layout) -> Iterator[Reason]:
+    """Yield metrics in which the baseline's runs of one test differ from each other (Holm's adjustment)."""
+    pvalues: dict[str, float] = {}
+    for spec in plan.metrics if scores.again else ():
+        members = plan.members_of(spec)
+        columns = [_column(members, own, ArmName.BASELINE) for own in (scores, *scores.again)]
+        keys = [key for member in members for key in layout.tasks[member.task].keys]
+        rows = [[column[key] for column in columns] for key in keys if all(key in column for column in columns)]
+        if rows and {member.kind for member in members} == {MetricKind.BINARY_MEAN}:
+            table = np.array(rows, dtype=np.float64)
+            others = table[:, 1:].mean(axis=1)
+            pvalues[spec.id] = repeated_test(others, table[:, 0], n_runs=len(scores.again)).pvalue
+    for name, pvalue in zip(pvalues, holm(list(pvalues.values())), strict=True):
+        if pvalue <= plan.rule.alpha:
+            yield of(name, Reason("baseline-shifted", {"n_runs": len(scores.again) + 1, "p": float(pvalue)}))
 
 
 def _compared(one: Texts, other: Texts, keys: Sequence[Place]) -> TextsCompared | None:

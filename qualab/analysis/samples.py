@@ -43,6 +43,8 @@ class Scores:
     """Scores by task, metric and arm, and the hash of what was read."""
 
     columns: dict[tuple[str, str, ArmName], Column] = field(default_factory=dict)
+    again: tuple[Scores, ...] = ()
+    """Further runs of the baseline that are in the test; empty where it answered once."""
     answered: dict[ArmName, set[Place]] = field(default_factory=lambda: {arm: set() for arm in ArmName})
     digest: Any = field(default_factory=hashlib.sha256)
 
@@ -54,6 +56,10 @@ class Scores:
 
     def column(self, task: str, metric: str, arm: ArmName) -> Column:
         return self.columns.get((task, metric, arm), {})
+
+    def of_baseline(self, task: str, metric: str) -> list[Column]:
+        """Return the baseline's scores run by run."""
+        return [own.column(task, metric, ArmName.BASELINE) for own in (self, *self.again)]
 
     def n_changed(self, places: Set[Place]) -> int:
         """Count the items at these places with another score in any metric."""
@@ -150,6 +156,8 @@ class MeanSample:
     unit: IntArray
     baseline: FloatArray
     candidate: FloatArray
+    n_runs: int = 1
+    """Answers of the baseline whose mean `baseline` is."""
 
     @property
     def n_items(self) -> int:
@@ -175,7 +183,7 @@ class MeanSample:
         """
         if policy is MissingPolicy.COMPLETE:
             kept, names = ~self.is_missing, ("number", "unit", "baseline", "candidate")
-            return MeanSample(**{name: getattr(self, name)[kept] for name in names})
+            return replace(self, **{name: getattr(self, name)[kept] for name in names})
         off, on = (right if is_right else 1.0 - right for is_right in _FILLED_AS_RIGHT[policy])
         baseline = np.where(np.isnan(self.baseline), off, self.baseline)
         candidate = np.where(np.isnan(self.candidate), on, self.candidate)
@@ -183,7 +191,7 @@ class MeanSample:
             is_same = ~np.isin(self.number, self._most_changed(candidate - baseline, n_lost))
             baseline = np.where(np.isnan(self.baseline) & is_same, np.nan_to_num(self.candidate), baseline)
             candidate = np.where(np.isnan(self.candidate) & is_same, np.nan_to_num(self.baseline), candidate)
-        return MeanSample(number=self.number, unit=self.unit, baseline=baseline, candidate=candidate)
+        return replace(self, baseline=baseline, candidate=candidate)
 
     def _most_changed(self, differences: FloatArray, n_lost: int) -> IntArray:
         """Return the answers without a pair that a worst case changes most, ties in order of place."""
@@ -289,17 +297,27 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
     off, on = set[Hashable](), set[Hashable]()
     for member in members:
         places = layout.tasks.get(member.task)
-        for missing, arm in zip((off, on), ArmName, strict=True):
-            column = scores.column(member.task, member.key, arm)
-            missing |= {(member.task, key) for key in (places.keys if places else ()) if key not in column}
+        candidate = [scores.column(member.task, member.key, ArmName.CANDIDATE)]
+        for missing, columns in zip((off, on), (baselines_of(member, scores), candidate), strict=True):
+            keys = places.keys if places else ()
+            missing |= {(member.task, key) for key in keys if not all(key in column for column in columns)}
     return MissingCount(baseline=len(off), candidate=len(on), either=len(off | on))
+
+
+def baselines_of(metric: MetricSpec, scores: Scores) -> list[Column]:
+    """Return the baseline's scores of each run that this metric's test takes: macro-F1 takes the first alone."""
+    columns = scores.of_baseline(metric.task, metric.key)
+    is_repeated = metric.kind is not MetricKind.MACRO_F1 and all(columns)
+    return columns if is_repeated else columns[:1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _TaskScores:
     places: Places
     baseline: list[Any]
+    """Means over the baseline's answers, where it has several."""
     candidate: list[Any]
+    n_runs: int
     bounds: tuple[float, float]
 
     def values(self) -> Iterable[Any]:
@@ -318,12 +336,25 @@ def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, pla
     parts = []
     for member in members:
         places = layout.tasks[member.task]
-        columns = (scores.column(member.task, member.key, arm) for arm in ArmName)
-        baseline, candidate = ([column.get(key) for key in places.keys] for column in columns)
-        bounds = plan.score_bounds_of(member)
-        parts.append(_TaskScores(places=places, baseline=baseline, candidate=candidate, bounds=bounds))
+        runs, bounds = baselines_of(member, scores), plan.score_bounds_of(member)
+        baseline = [_mean([column.get(key) for column in runs]) for key in places.keys]
+        column = scores.column(member.task, member.key, ArmName.CANDIDATE)
+        candidate = [column.get(key) for key in places.keys]
+        part = _TaskScores(places=places, baseline=baseline, candidate=candidate, n_runs=len(runs), bounds=bounds)
+        parts.append(part)
     make = {MetricKind.MACRO_F1: _labels, MetricKind.LIST_MEAN: _lists}.get(members[0].kind, _numbers)
     return make(parts)
+
+
+def _mean(values: list[Any]) -> Any:
+    """Return one item's mean over the baseline's answers, entry by entry of a list; None where one is missing."""
+    if len(values) == 1 or any(value is None for value in values):
+        return values[0] if len(values) == 1 else None
+    if not isinstance(values[0], (list, tuple)):
+        return sum(values) / len(values)
+    if len({len(value) for value in values}) > 1:
+        return None
+    return [sum(entries) / len(entries) for entries in zip(*values, strict=True)]
 
 
 def _numbers(parts: Sequence[_TaskScores]) -> Sample | Reason:
@@ -375,6 +406,7 @@ def _in_shares(
         unit=np.repeat(np.concatenate([part.places.units for part in parts]), lengths),
         baseline=arms[0],
         candidate=arms[1],
+        n_runs=min(part.n_runs for part in parts),
     )
 
 

@@ -119,6 +119,8 @@ class MetricKind(StrEnum):
 
 
 class EvidenceKind(StrEnum):
+    REPEATED = "repeated"
+    """0/1 scores of independent items that the baseline answered several times."""
     COUNTS = "counts"
     CLUSTERS = "clusters"
     """0/1 scores in clusters: items that share a passage, entries of one list, repeats of one item."""

@@ -401,6 +401,12 @@ class Plan:
     schema: int = 2
 
     @property
+    def n_baseline_runs(self) -> int:
+        """Answers of the baseline in each test: further runs count where they are asked at the arms' concurrency."""
+        floor = self.noise_floor
+        return 1 + floor.runs if floor and floor.concurrency == self.policy.concurrency else 1
+
+    @property
     def primaries(self) -> tuple[MetricSpec, ...]:
         return tuple(metric for metric in self.metrics if metric.is_primary)
 

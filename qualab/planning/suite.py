@@ -149,7 +149,7 @@ def _pilot_metric(sample: MeanSample, repeats: int, floor: float | None) -> Pilo
         n_changed=int(np.count_nonzero(differences)),
         discordance=discordance,
         design_effect=effect,
-        noise=noise,
+        noise=noise if floor is None or noise is not None else min(floor, discordance),
         floor=floor,
     )
 
@@ -165,6 +165,11 @@ class Belief:
     noise_source: str
     floor: float | None
     """Discordance of two runs of the baseline as a pilot measured it."""
+
+
+def is_noise_divided(plan: Plan) -> bool:
+    """Tell whether repeats, or several runs of the baseline, divide run noise."""
+    return plan.sampling.repeats > 1 or plan.n_baseline_runs > 1
 
 
 def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
@@ -185,7 +190,7 @@ def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *
     (effect, effect_source), (noise, noise_source) = (1.0, ""), (0.0, "")
     if is_clustered or plan.named(metric, given.design_effect) is not None:
         effect, effect_source = believed("design_effect", (1.0, "not known"))
-    if plan.sampling.repeats > 1:
+    if is_noise_divided(plan):
         noise, noise_source = believed("noise", (0.0, "not known"))
     if noise > discordance:
         raise InvalidValue(
@@ -256,9 +261,14 @@ class Figures:
 def _figures(
     metric: MetricSpec, plan: Plan, asked: ItemCounts, belief: Belief, *, power_each: float, missing: float
 ) -> Figures:
-    rule = plan.rule_for(metric)
+    rule, kinds = plan.rule_for(metric), {member.kind for member in plan.members_of(metric)}
     expected = Missing(share=missing, lost=rule.missing_lost)
-    variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
+    variance = discordance_with_repeats(
+        discordance=belief.discordance,
+        noise=belief.noise,
+        repeats=asked.repeats,
+        baseline_runs=1 if MetricKind.MACRO_F1 in kinds else plan.n_baseline_runs,
+    )
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
     clusters_per_item = n_clusters and belief.design_effect * n_clusters / asked.n_items
@@ -383,7 +393,7 @@ def plan_comparison(
     assumptions = Assumptions(
         discordance={metric.id: metric.belief.discordance for metric in figures},
         design_effect={metric.id: metric.belief.design_effect for metric in figures},
-        noise={metric.id: metric.belief.noise for metric in figures} if plan.sampling.repeats > 1 else {},
+        noise={metric.id: metric.belief.noise for metric in figures} if is_noise_divided(plan) else {},
         joint_power=joint,
         missing=missing,
     )
@@ -402,6 +412,15 @@ def plan_comparison(
         unproven=() if joint is not None and joint >= target else tuple(_unproven(figures, plan.rule, power_each)),
         caveats=tuple(_caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
     )
+
+
+def _discounts(figures: Iterable[Figures]) -> Iterator[Reason]:
+    # the share of items that the baseline's further runs save
+    for metric in figures:
+        once = discordance_with_repeats(
+            discordance=metric.belief.discordance, noise=metric.belief.noise, repeats=metric.asked.repeats
+        )
+        yield of(metric.name, Reason("discount", {"share": 1.0 - metric.variance / once if once else 0.0}))
 
 
 def _asked(items: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
@@ -495,12 +514,15 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
         if metric.belief.design_effect_source == "not known":
             values = {"n": metric.asked.n_items, "n_clusters": metric.asked.n_clusters}
             yield of(metric.name, Reason("clusters-unknown", values))
-    if plan.sampling.repeats == 1:
+    if plan.n_baseline_runs > 1:
+        yield Reason("baseline-runs-divide", {"n_runs": plan.n_baseline_runs, "discounts": tuple(_discounts(figures))})
+    if not is_noise_divided(plan):
         for metric in figures:
             if (floor := metric.belief.floor) is not None:
                 yield of(metric.name, Reason("floor-counts", {"floor": floor}))
     else:
-        yield Reason("repeats-divide", {"repeats": plan.sampling.repeats})
+        if plan.sampling.repeats > 1:
+            yield Reason("repeats-divide", {"repeats": plan.sampling.repeats})
         if unknown := tuple(metric.name for metric in figures if metric.belief.noise_source == "not known"):
             yield Reason("noise-unknown", {"metrics": unknown})
     if len(plan.primaries) > 1:

@@ -146,7 +146,9 @@ def _planned(row: MetricResult, spec: MetricSpec, source: Source) -> Cells:
         noise, repeats = assumed.noise.get(row.id, 0.0), source.plan.sampling.repeats
         power = verdict_power(
             n_items=max(1, math.floor(row.n_items / effect + _HAIR)),
-            discordance=discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats),
+            discordance=discordance_with_repeats(
+                discordance=discordance, noise=noise, repeats=repeats, baseline_runs=source.plan.n_baseline_runs
+            ),
             margin=rule.margin,
             alpha=rule.alpha,
             is_one_sided=is_one_sided(rule),

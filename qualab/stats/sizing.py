@@ -387,18 +387,22 @@ def power_for_joint(*, n_metrics: int, power: float = 0.8) -> float:
     return float(check_power(power) ** (1.0 / n_metrics))
 
 
-def discordance_with_repeats(*, discordance: float, noise: float, repeats: int) -> float:
+def discordance_with_repeats(*, discordance: float, noise: float, repeats: int = 1, baseline_runs: int = 1) -> float:
     """Compute the variance of an item's difference with repeats, which stands in for the discordance.
 
-    Repeats divide `noise`, the discordance of two runs of the same arm, never what differs between items.
+    Repeats divide `noise`, the discordance of two runs of the same arm, never what differs between items. Several runs
+    of the baseline divide the baseline's half of it.
+
+    >>> round(discordance_with_repeats(discordance=0.05, noise=0.05, baseline_runs=2), 4)
+    0.0375
     """
     check_rates(discordance=discordance, difference=0.0)
-    if not 0.0 <= noise <= discordance or repeats < 1:
+    if not 0.0 <= noise <= discordance or min(repeats, baseline_runs) < 1:
         raise InvalidValue(
             f"A noise of {noise:g} and {repeats} repeats do not fit a discordance of {discordance:g}",
             hint="The noise floor is at most the discordance; an item is answered at least once.",
         )
-    return discordance - noise + noise / repeats
+    return discordance - noise + noise * (1.0 + 1.0 / baseline_runs) / (2.0 * repeats)
 
 
 def items_wald_equivalence(
