@@ -28,7 +28,7 @@ from qualab.model.items import ENGINE_SETTINGS, Answer, Item, Reply, Request, ge
 from qualab.model.names import AnswerStatus, Api, ArmName, AuditPart
 from qualab.model.plan import AuditPlan, SamplingPlan
 from qualab.model.reason import Reason
-from qualab.model.structured import structured_request
+from qualab.model.structured import STRESS, structured_request
 from qualab.report.words import ENGLISH
 from qualab.run.ask import Arm, Recorder, ask_in_step, feed, jobs_of, kept_alive, looked_to, own_error
 from qualab.run.prepare import Run
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from qualab.endpoints.client import HttpEndpoint
     from qualab.store import Store
 
-STRESS = "stress"
-"""The task whose prompts provoke drafters: audited before others."""
 MOST_LOST = 5
 """Items that the baseline fails to score, after which it is asked no more."""
 FEWEST_ANSWERS = 12
@@ -160,6 +158,7 @@ class _Audit:
             return
         totals = {arm: sum(own is arm for _, own, _ in places) for arm in ArmName}
         done = {arm: sum(place[1] is arm and place in stored for place in places) for arm in ArmName}
+        run.services.progress.finished()  # of what was asked before
         run.services.progress.started(run.comparison, totals=totals, done=done)
         for part, items in parts.items():
             if items:
