@@ -133,7 +133,7 @@ class LanguageModel:
         yield None
         for token in ids[1:]:
             following = self.next(state)
-            ranks = dict.fromkeys((following.rank(token), *range(n_top)))
+            ranks = dict.fromkeys((following.rank(token), *range(n_top if n_top >= 0 else N_TOKENS)))
             told = {following.token(rank): (rank, following.logprob(rank)) for rank in ranks}
             yield {
                 str(one): {

@@ -31,7 +31,7 @@ from tests.scripted_server import Script, ScriptedServer, reply
 
 GREEDY, SAMPLED, STRUCTURED = AuditPart
 NEUTRAL = ("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-TELLS = ("return_token_ids", "prompt_logprobs", *NEUTRAL)
+TELLS = ("return_token_ids", *NEUTRAL)
 TOKEN = np.dtype([("own", "<f4"), ("top", "<f4"), ("rank", "<u4")])
 BROKEN = reply({"error": {"message": "CUDA error"}}, status=500)
 AUDITED = {"audit": True, "audit_items": 20, "audit_max_tokens": 32}
@@ -72,8 +72,9 @@ def audited_pair(
     fault: Fault = Fault.NONE, *, tells: Sequence[str] = TELLS, length: int = 1_000_000, ends: int = 60, **changes: Any
 ) -> Iterator[Audited]:
     engine = EngineScript(settings=tuple(tells), **changes.pop("engine", {}))
-    off = Script(engine=engine, lm=LanguageModel(end_every=ends), max_model_len=length)
-    on = replace(off, drafts=True, lm=LanguageModel(end_every=ends, fault=fault, stream=1))
+    lm = LanguageModel(end_every=ends, floor=-30.0)
+    off = Script(engine=engine, lm=lm, max_model_len=length)
+    on = replace(off, drafts=True, lm=replace(lm, fault=fault, stream=1))
     with ScriptedServer(off) as one, ScriptedServer(on) as other:
         yield Audited(one, other, tasks=MadeUpTasks(**changes or {"sizes": {"sums": 30}}))
 
@@ -94,7 +95,8 @@ def bodies(server: ScriptedServer, **holding: Any) -> list[dict[str, Any]]:
 
 
 def scorings(server: ScriptedServer) -> list[dict[str, Any]]:
-    return bodies(server, prompt_logprobs=...)
+    """Without the trials of whether it scores."""
+    return [body for body in bodies(server, prompt_logprobs=...) if len(body["prompt"]) > 5]
 
 
 @pytest.mark.parametrize(
@@ -265,9 +267,9 @@ def nothing(_: Audited) -> None: ...
 @pytest.mark.parametrize(
     ("options", "change", "expected"),
     [
-        ({"tells": NEUTRAL}, nothing, (AuditRuling.UNOBSERVED, None, 0, 0)),
-        ({"tells": ("prompt_logprobs",)}, nothing, (AuditRuling.INCONCLUSIVE, "told", 0, 100)),
-        ({"tells": ("prompt_logprobs",)}, retokenized_otherwise, (AuditRuling.INCONCLUSIVE, "told", 100, 100)),
+        ({"engine": {"rejects": ("prompt_logprobs", "echo")}}, nothing, (AuditRuling.UNOBSERVED, None, 0, 0)),
+        ({"tells": ("top_k",)}, nothing, (AuditRuling.INCONCLUSIVE, "told", 0, 100)),
+        ({"tells": ("top_k",)}, retokenized_otherwise, (AuditRuling.INCONCLUSIVE, "told", 100, 100)),
         ({"length": 40}, nothing, (AuditRuling.INCONCLUSIVE, "told", 30, 100)),
     ],
     ids=["cannot score", "ids of texts", "other texts", "short context"],
