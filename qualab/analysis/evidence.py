@@ -179,7 +179,7 @@ class Repeated(MeanPairs):
 
     @cached_property
     def _tested(self) -> RepeatedTest:
-        return repeated_test(self.sample.baseline, self.sample.candidate, n_runs=self.sample.n_runs)
+        return repeated_test(self.repeated)
 
     def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         result = equivalence(self.repeated, margin=rule.margin, alpha=rule.alpha)

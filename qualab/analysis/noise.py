@@ -44,7 +44,7 @@ from qualab.stats.noise import (
     variance_components,
     weighted_median,
 )
-from qualab.stats.repeated import repeated_test
+from qualab.stats.repeated import RepeatedCounts, repeated_test
 from qualab.stats.resampling import holm
 
 Texts = Mapping[Place, str]
@@ -110,8 +110,8 @@ def baseline_shifts(plan: Plan, scores: Scores, layout: Layout) -> Iterator[Reas
         rows = [[column[key] for column in columns] for key in keys if all(key in column for column in columns)]
         if rows and {member.kind for member in members} == {MetricKind.BINARY_MEAN}:
             table = np.array(rows, dtype=np.float64)
-            others = table[:, 1:].mean(axis=1)
-            pvalues[spec.id] = repeated_test(others, table[:, 0], n_runs=len(scores.again)).pvalue
+            counts = RepeatedCounts.of(table[:, 1:].mean(axis=1), table[:, 0], n_runs=len(scores.again))
+            pvalues[spec.id] = repeated_test(counts).pvalue
     for name, pvalue in zip(pvalues, holm(list(pvalues.values())), strict=True):
         if pvalue <= plan.rule.alpha:
             yield of(name, Reason("baseline-shifted", {"n_runs": len(scores.again) + 1, "p": float(pvalue)}))

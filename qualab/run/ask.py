@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qualab.analysis.looks import LookData, take_look
 from qualab.analysis.samples import Scores, Streams, layout_of, scores_hash
-from qualab.analysis.scoring import seen_scores
+from qualab.analysis.scoring import scores_of, seen_scores
 from qualab.analysis.summaries import Unanswered
 from qualab.errors import QualabError, RunStopped
 from qualab.model.canonical import body_hash, encode_body
@@ -51,6 +51,8 @@ class Job:
     request: Request
     body: bytes
     digest: bytes
+    run: int = 0
+    """A further run of the baseline, or 0."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +61,6 @@ class Arm:
     endpoint: HttpEndpoint
     total: int
     concurrency: int = 1
-    run: int = 0
-    """A run of the noise floor, or 0."""
     missing: int = 0
     missing_in_a_row: int = 0
     last_error: str = ""
@@ -101,21 +101,39 @@ Pause = tuple[int, Callable[[], Awaitable[bool]]]
 
 async def ask_all(run: Run) -> None:
     """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
-    concurrency, total = run.plan.policy.concurrency, n_requests(run.items, run.plan.sampling)
+    plan, store = run.plan, run.services.store
+    again = range(1, plan.n_baseline_runs)
+    total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * len(again)
     arms = [
-        Arm(name=name, endpoint=endpoint, total=total, concurrency=concurrency)
+        Arm(
+            name=name,
+            endpoint=endpoint,
+            total=total + more if name is ArmName.BASELINE else total,
+            concurrency=plan.policy.concurrency,
+        )
         for name, endpoint in run.endpoints.items()
     ]
-    done, recorder = run.services.store.answered(run.id), _recorder(run)
+    done = {number: store.answered(run.id, run=number) for number in (0, *again)}
+    recorder = _recorder(run)
+
+    def jobs(item: Item) -> Iterator[Job]:
+        yield from _planned_jobs(run, item)
+        if item.kind is RequestKind.GENERATION:
+            for number in again:
+                yield from _planned_jobs(run, item, number=number)
+
     pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
-    feeding = feed(run.items, arms, done, jobs=_planned_jobs(run), recorder=recorder, pauses=pauses)
+    feeding = feed(run.items, arms, done, jobs=jobs, recorder=recorder, pauses=pauses)
     await ask_in_step(run, arms, recorder, feeding)
 
 
 async def ask_noise(run: Run) -> None:
-    """Ask what is missing of the noise floor: the baseline again, in an order of its own. Raises as `ask_all`."""
+    """Ask what is missing of the noise floor: the baseline again, in an order of its own. Raises as `ask_all`.
+
+    Runs that are in the tests have been asked with the arms.
+    """
     floor, store = run.plan.noise_floor, run.services.store
-    if floor is None:
+    if floor is None or run.plan.n_baseline_runs > 1:
         return
     end = looked_to(store.looks(run.id)) if run.plan.looks else len(run.items)
     items = list(generations(run.items[:end]))
@@ -132,29 +150,30 @@ async def ask_noise(run: Run) -> None:
             )
             order = list(items)
             random.Random(f"{run.plan.sampling.seed}:noise:{number}").shuffle(order)
-            arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency, run=number)
-            recorder = _recorder(run)
-            feeding = feed(order, [arm], done, jobs=_planned_jobs(run), recorder=recorder)
+            arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency)
+            recorder, jobs = _recorder(run), partial(_planned_jobs, run, number=number)
+            feeding = feed(order, [arm], {number: done}, jobs=jobs, recorder=recorder)
             await ask_in_step(run, [arm], recorder, feeding)
 
 
 async def feed(
     items: Sequence[Item],
     arms: Sequence[Arm],
-    done: Container[AnswerKey],
+    done: Mapping[int, Container[AnswerKey]],
     *,
     jobs: Callable[[Item], Iterable[Job]],
     recorder: Recorder[Answer],
     pauses: Sequence[Pause] = (),
 ) -> None:
-    """Hand jobs to the arms in step; which arm is given an item first alternates."""
+    """Hand jobs to the arms in step; which arm is given an item first alternates. `done`: answers there, by run."""
     start = 0
     for end, then in (*pauses, (len(items), None)):
         for item in items[start:end]:
             order = arms if item.position % 2 == 0 else arms[::-1]
             for job in jobs(item):
                 for arm in order:
-                    if (arm.name, job.position, job.choice, job.repeat) not in done:
+                    is_asked = not job.run or arm.name is ArmName.BASELINE
+                    if is_asked and (arm.name, job.position, job.choice, job.repeat) not in done[job.run]:
                         await arm.queue.put(job)
         start = end
         if then:
@@ -176,8 +195,9 @@ def jobs_of(item: Item, *, seed: int, repeats: int = 1) -> Iterator[Job]:
             yield Job(item.position, request.choice, repeat, request, body, body_hash(body))
 
 
-def _planned_jobs(run: Run) -> Callable[[Item], Iterator[Job]]:
-    return partial(jobs_of, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats)
+def _planned_jobs(run: Run, item: Item, *, number: int = 0) -> Iterator[Job]:
+    jobs = jobs_of(item, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats)
+    return (replace(job, run=number) for job in jobs)
 
 
 def _recorder(run: Run) -> Recorder[Answer]:
@@ -229,7 +249,7 @@ async def _work(arm: Arm, recorder: Recorder[Answer], run: Run) -> None:
                 repeat=job.repeat,
                 request_hash=job.digest,
                 reply=reply,
-                run=arm.run,
+                run=job.run,
             )
         )
         arm.count(reply)
@@ -388,8 +408,9 @@ def look_pauses(run: Run) -> list[Pause]:
     if looks is None:
         return []
     ends = stage_ends(run.items, n_stages=looks.n_looks)
-    taken = list(services.store.looks(run.id))
+    taken, again = list(services.store.looks(run.id)), range(1, run.plan.n_baseline_runs)
     scores, unanswered, unscored = Scores(), Unanswered(), list(zip((0, *ends), ends, strict=False))
+    scores.again = tuple(Scores() for _ in again)
 
     def look(number: int) -> Look:
         with kept_alive(run):
@@ -397,6 +418,10 @@ def look_pauses(run: Run) -> list[Pause]:
                 stage = range(*unscored.pop(0))
                 for score in seen_scores(services.store, run.id, run.tasks, run.items, unanswered.add, positions=stage):
                     scores.add(score, run.items[score.position].task)
+                for number, further in zip(again, scores.again, strict=True):
+                    answers = services.store.answers(run.id, arm=ArmName.BASELINE, run=number, positions=stage)
+                    for score in scores_of(answers, run.tasks, run.items):
+                        further.add(score, run.items[score.position].task)
             items = run.items[: ends[number - 1]]
             layout = layout_of(run.plan, items, left_out=unanswered.same_in_both)
             data = LookData(

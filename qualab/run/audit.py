@@ -187,7 +187,7 @@ class _Audit:
         feeding = feed(
             items,
             arms,
-            done,
+            {0: done},
             jobs=lambda item: jobs_of(item, seed=seed + item.position),
             recorder=recorder,
             pauses=[(1, is_taken)],

@@ -121,7 +121,7 @@ def _check_means(baseline: FloatArray, candidate: FloatArray, n_runs: int) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedTest:
-    """Tests of "the candidate answers as the baseline does", given how many of an item's answers are right."""
+    """Tests of "the difference is 0"."""
 
     loss: float
     """One-sided mid-p."""
@@ -131,31 +131,27 @@ class RepeatedTest:
     pvalue_exact: float
 
 
-def repeated_test(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, n_runs: int) -> RepeatedTest:
-    """Test whether the candidate is right as often as the baseline; all are 1 where every item's answers agree.
+def repeated_test(counts: RepeatedCounts) -> RepeatedTest:
+    """Test whether the difference is 0; all are 1 where no item changed.
 
-    Without a difference each of an item's K + 1 answers is the candidate's with the same chance: of s right ones the
-    candidate's is one with s / (K + 1), and the number of items that it gets right is a sum of binomial variables. For
-    K = 1 it is McNemar's test.
+    Each item's difference is taken to be as likely with the other sign: a sum of binomial variables, one for each size
+    of a change. McNemar's test for K = 1. Where items are merely unstable the signs are not quite symmetric; the test
+    is then right for many changes, as the score test is.
 
-    Source: exact conditional test of a common odds ratio in matched sets of 1 : K (Breslow & Day 1980, section 5.3).
+    Source: the sign-flip test (Fisher 1935; Romano 1990), whose distribution is counted out on the grid of 1/K.
 
-    >>> result = repeated_test([0.0] * 7 + [1.0], [1] * 7 + [0], n_runs=1)
+    >>> result = repeated_test(RepeatedCounts(counts=(1, 13, 7)))
     >>> round(result.pvalue, 6), round(result.pvalue_exact, 6)
     (0.039062, 0.070312)
     """
-    before, after = finite(baseline, name="Baseline"), finite(candidate, name="Candidate")
-    _check_means(before, after, n_runs)
-    n_right = np.round(before * n_runs + after).astype(np.int64)
-    is_mixed = (n_right > 0) & (n_right <= n_runs)
-    if not is_mixed.any():
+    chances, seen, n_runs = np.ones(1), 0, counts.n_runs
+    for size in range(1, n_runs + 1):
+        gains, n_changed = counts.counts[n_runs + size], counts.counts[n_runs + size] + counts.counts[n_runs - size]
+        part = np.zeros(size * n_changed + 1)
+        part[::size] = scipy.stats.binom.pmf(np.arange(n_changed + 1), n_changed, 0.5)
+        chances, seen = np.convolve(chances, part), seen + size * gains
+    if chances.size == 1:
         return RepeatedTest(loss=1.0, gain=1.0, pvalue=1.0, pvalue_exact=1.0)
-    chances = np.ones(1)
-    for s, n_items in enumerate(np.bincount(n_right[is_mixed], minlength=n_runs + 1)):
-        if n_items:
-            part = scipy.stats.binom.pmf(np.arange(n_items + 1), n_items, s / (n_runs + 1))
-            chances = np.convolve(chances, part)
-    seen = int(np.sum(after[is_mixed]))
     observed, below, above = float(chances[seen]), float(chances[:seen].sum()), float(chances[seen + 1 :].sum())
     loss, gain = below + observed / 2.0, above + observed / 2.0
     exact = min(1.0, 2.0 * (min(below, above) + observed))

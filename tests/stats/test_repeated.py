@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from operator import eq, lt
 
 import numpy as np
 import pytest
@@ -33,9 +34,7 @@ def test_one_baseline_answer_gives_the_numbers_of_one(gains: int, losses: int, n
         assert getattr(other, name) == pytest.approx(getattr(usual, name), rel=1e-9)
     assert (other.interval.low, other.interval.high) == pytest.approx((usual.interval.low, usual.interval.high))
     assert provable_margin(repeated) == pytest.approx(provable_margin(one), rel=1e-9)
-    before = [1.0] * losses + [0.0] * (n_items - losses)
-    after = [0] * (n_items - gains) + [1] * gains
-    tested, of_one = repeated_test(before, after, n_runs=1), mcnemar(one)
+    tested, of_one = repeated_test(repeated), mcnemar(one)
     assert (tested.pvalue, tested.pvalue_exact) == pytest.approx((of_one.pvalue, of_one.pvalue_exact), abs=1e-12)
     assert (tested.loss, tested.gain) == pytest.approx(mcnemar_sides(gains, losses), abs=1e-12)
 
@@ -73,22 +72,18 @@ def test_the_variance_is_that_of_the_likeliest_distribution_with_this_mean(
     assert repeated.statistic(difference) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_test_of_no_difference_is_the_count_of_all_ways_to_name_the_candidate() -> None:
-    baseline, candidate, n_runs = [1.0, 0.5, 0.5, 0.0, 1.0], [0, 0, 1, 1, 1], 2
-    answers = [
-        [1] * round(mean * n_runs) + [0] * (n_runs - round(mean * n_runs)) + [own]
-        for mean, own in zip(baseline, candidate, strict=True)
-    ]
-    totals = [sum(chosen) for chosen in itertools.product(*answers)]
-    seen, n_ways = sum(candidate), len(totals)
-    tested = repeated_test(baseline, candidate, n_runs=n_runs)
-    below, tied = sum(total < seen for total in totals), sum(total == seen for total in totals)
-    assert tested.loss == pytest.approx((below + tied / 2) / n_ways)
-    assert tested.gain == pytest.approx(1.0 - (below + tied / 2) / n_ways)
+def test_the_test_of_no_difference_is_the_count_of_all_signs() -> None:
+    differences = [-1.0, -0.5, 0.5, 0.0, 1.0, 0.5, 0.5]
+    counts = RepeatedCounts(counts=(1, 1, 1, 3, 1))
+    sums = [sum(signs) for signs in itertools.product(*((size, -size) for size in map(abs, differences) if size))]
+    below, tied = (sum(test(total, sum(differences)) for total in sums) / len(sums) for test in (lt, eq))
+    tested = repeated_test(counts)
+    assert tested.loss == pytest.approx(below + tied / 2)
+    assert tested.gain == pytest.approx(1.0 - below - tied / 2)
 
 
 def test_no_item_whose_answers_differ_is_no_evidence_and_no_means_are_refused() -> None:
-    assert repeated_test([1.0, 0.0], [1, 0], n_runs=3).pvalue == 1.0
+    assert repeated_test(RepeatedCounts(counts=(0, 0, 0, 9, 0, 0, 0))).pvalue == 1.0
     thirds = [sum(answers) / 3 for answers in itertools.product((0, 1), repeat=3)]
     assert RepeatedCounts.of(thirds, [0] * 8, n_runs=3).counts == (1, 3, 3, 1, 0, 0, 0)
     for baseline, candidate in (([0.5], [1]), ([0.0], [0.5]), ([0.0, 1.0], [1])):
@@ -165,3 +160,20 @@ def test_a_loss_of_the_margin_is_seldom_called_equivalent(case: str, n_runs: int
     ended = [run_with_looks(WORSE[case], rng, n_items=1_130, n_runs=n_runs) for _ in range(n_simulated)]
     n_proven = sum(end is not None for end in ended)
     assert n_proven <= (0.05 + 2 * math.sqrt(0.05 * 0.95 / n_simulated)) * n_simulated
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("n_runs", [2, 4])
+@pytest.mark.parametrize("right", [0.5, 0.9])
+def test_no_difference_is_seldom_called_one(right: float, n_runs: int) -> None:
+    """Unstable items, whose differences are not symmetric, and items that fixedly changed, as many for the better."""
+    rng, n_simulated = np.random.default_rng(3), 4_000
+    rejected = [0, 0]
+    for _ in range(n_simulated):
+        before, after = rng.binomial(n_runs, right, 120), rng.binomial(1, right, 120)
+        before[:20], after[:20] = n_runs * (fixed := rng.integers(0, 2, 20)), 1 - fixed
+        tested = repeated_test(RepeatedCounts.of(before / n_runs, after, n_runs=n_runs))
+        rejected[0] += tested.loss <= 0.025
+        rejected[1] += tested.gain <= 0.025
+    most = (0.025 + 3 * math.sqrt(0.025 * 0.975 / n_simulated)) * n_simulated
+    assert max(rejected) <= most
