@@ -108,7 +108,7 @@ def cut_text(text: str, most: int, *, keeps_end: bool = False) -> str:
 
 def token_text(token: str) -> str:
     """The token on one line, cut, its spaces visible where it has nothing else."""
-    return cut_text(token if token.strip(" ") else token.replace(" ", "␣"), 24)
+    return cut_text(token if token.strip(" ") else token.replace(" ", "␣"), 20)
 
 
 def is_one_line(text: str) -> bool:

@@ -10,12 +10,14 @@ from qualab.model.audit import GAP_EDGES, Audit, ForeignCount, SampledCount, Tas
 from qualab.model.names import ArmName, AuditPart, AuditRuling, IntervalOf, ScoringForm
 from qualab.model.reason import Reason
 from qualab.model.report import Block, Bullets, Cell, Fact, Facts, PairHistogram, Paragraph, Table, Tone
-from qualab.model.wording import count
+from qualab.model.wording import count, cut_text, token_text
 from qualab.report.source import Cells, Source, table
 from qualab.report.words import FORMS, Words
 
 MOST_SHOWN = 12
 """Of the worst tokens, on paper."""
+CONTEXT = 48
+"""Characters that are shown before and after one of them."""
 
 
 def audit_sentence(audit: Audit, words: Words) -> str:
@@ -206,8 +208,8 @@ def _partings(audit: Audit, words: Words) -> Table:
 
 def in_context(token: WorstToken) -> str:
     """Show a token in [[ ]] between what stands before and after it, on one line."""
-    before, after = (FORMS[form](text) for form, text in (("before", token.before), ("after", token.after)))
-    return f"{before}[[{FORMS['token'](token.token)}]]{after}"
+    before, after = cut_text(token.before, CONTEXT, keeps_end=True), cut_text(token.after, CONTEXT)
+    return f"{before}[[{token_text(token.token)}]]{after}"
 
 
 WORST_COLUMNS = ("item", "arm", "in context", "choice instead", "nats", "rank")

@@ -21,7 +21,7 @@ from qualab.model.reason import Reason
 GREEDY, SAMPLED = AuditPart.GREEDY, AuditPart.SAMPLED
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 ODD_TOKENS = (
-    (" Therefore, the total is 5", " apples", " apples. So Anna has 5 apples left.\n", " and"),
+    ("사과는 모두 5", "개", "개입니다. 그래서 안나에게는 5개가 남습니다.\n", "입"),
     ('{"name": "서울", "인구', '":', ' "구백사십만"}', '": '),
     ("the tag ", "<script>", "alert(1)</script> | a | b", "<"),
     ("end of turn", "<|im_end|>", "<|im_start|>user", "."),
@@ -67,7 +67,8 @@ def tasks(part: AuditPart, n: int) -> tuple[TaskTokens, ...]:
     return tuple(
         TaskTokens(
             part=part, arm=arm, task=task, n_answers=n_answers, n_tokens=n_tokens,
-            n_foreign=n_foreign if arm is CANDIDATE else 0, n_answers_foreign=min(n_foreign, n_answers - 5) if arm is CANDIDATE else 0,
+            n_foreign=n_foreign if arm is CANDIDATE else 0,
+            n_answers_foreign=min(n_foreign, n_answers - 5) if arm is CANDIDATE else 0,
         )
         for arm in ArmName
         for task, (n_answers, n_tokens, n_foreign) in counts.items()

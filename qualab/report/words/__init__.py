@@ -43,9 +43,9 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "raw": str,
     "per": wording.one_in,
     "per.most": lambda fraction: wording.one_in(fraction, at_most=True),
-    "before": lambda text: wording.cut_text(text, 32, keeps_end=True),
+    "before": lambda text: wording.cut_text(text, 24, keeps_end=True),
     "token": wording.token_text,
-    "after": lambda text: wording.cut_text(text, 32),
+    "after": lambda text: wording.cut_text(text, 24),
     "choice": lambda token: f"“{wording.token_text(token)}”" if token else "?",
 }
 """How a text or a cell writes a number or a token, beside Python's own formats."""
