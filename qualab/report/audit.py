@@ -33,7 +33,8 @@ def audit_sentence(audit: Audit, words: Words) -> str:
         key += " low" if values["difference"] < 0.0 else ""
     if sentence := words.optional(key, **values):
         return sentence
-    sentence = f"{words.reason(Reason('audit', {'ruling': audit.ruling, 'reason': reason}))}."
+    clause = words.reason(Reason("audit", {"ruling": audit.ruling, "reason": reason}))
+    sentence = f"{clause.removesuffix('.')}."
     needed = values.get("needed")
     if not needed or needed < 0 or values.get("n"):  # with a foreign token among them no number is known
         return sentence
@@ -169,7 +170,7 @@ def _calibration(audit: Audit, words: Words) -> Table:
             "p": (own.pvalue_rare, "pvalue"),
             "excess": (own.excess, "signed"),
             "excess interval": words.interval(own.interval.low, own.interval.high) if own.interval else None,
-            "z": (own.statistic, "tokens"),
+            "z": (own.statistic, "over"),
             "largest gap": (own.largest_gap, "tokens"),
         }
         for own in audit.sampled

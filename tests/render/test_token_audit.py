@@ -99,6 +99,11 @@ SENTENCES = (
         "Token audit INCONCLUSIVE: when sampled, the model's choice is taken −1.20 to +1.40 pp more often than in the "
         "baseline, not proven to lie within ±1 pp.",
     ),
+    (
+        made_audit(AuditRuling.INCONCLUSIVE, "early", why=Reason("unasked-left-out")),
+        "Token audit INCONCLUSIVE: it ended early: Items that only one of the two runs asked are left out: they are not "
+        "missing.",
+    ),
     (UNOBSERVED, "This engine cannot score a given text: tokens were not audited."),
     (
         INVALID,
