@@ -101,8 +101,8 @@ SENTENCES = (
     ),
     (
         made_audit(AuditRuling.INCONCLUSIVE, "early", why=Reason("unasked-left-out")),
-        "Token audit INCONCLUSIVE: it ended early: Items that only one of the two runs asked are left out: they are not "
-        "missing.",
+        "Token audit INCONCLUSIVE: it ended early: Items that only one of the two runs asked are left out: they are "
+        "not missing.",
     ),
     (UNOBSERVED, "This engine cannot score a given text: tokens were not audited."),
     (
