@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from qualab.analysis.audit import audit_caveats, audit_of, with_audit
 from qualab.analysis.drafter import lost_interleaving, treatment_of
 from qualab.analysis.endings import leak_reasons, odd_endings, thought_caveats
 from qualab.analysis.evidence import (
@@ -102,11 +103,13 @@ def analyse(
     leaks = summary.leaks.summaries(streams.rng("leaks"), repeats=plan.sampling.repeats)
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment, remedy=remedy)
     reasons = (*reasons[:1], *leak_reasons(leaks, plan.rule.alpha), *reasons[1:])
+    audit = None if imported else audit_of(store, comparison, items, streams)
+    verdict, reasons = with_audit(verdict, reasons, audit, items)
     suspect = tuple(suspicions(rows))
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, noise, repeats)),
+        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, noise, repeats, audit)),
         verdict=verdict,
         reasons=(*reasons, *suspect) if verdict is Verdict.INVALID else (*suspect, *reasons),
         caveats=(
@@ -115,6 +118,7 @@ def analyse(
             *missing_caveats(suite.missing, rows, plan.rule),
             *odd_endings(arms, plan, beyond=False),
             *thought_caveats(summary.thoughts.summary, plan),
+            *audit_caveats(audit, plan.rule.alpha),
         ),
         metrics=rows,
         suite=suite,
@@ -130,6 +134,7 @@ def analyse(
         tokens=None if imported else first_token_summary(seen),
         reasoning=summary.thoughts.summary,
         leaks=leaks,
+        audit=audit,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from qualab.errors import UsageError
+from qualab.model.audit import ScoredAnswer
 from qualab.model.comparison import Look
 from qualab.model.engine import Observation
 from qualab.model.items import Answer, Score
@@ -133,3 +134,9 @@ class ScoresAlone:
 
     def observations(self, comparison_id: str) -> Sequence[Observation]:
         return self._store.observations(comparison_id) if self._store else ()
+
+    def scored(
+        self, comparison_id: str, *, positions: Collection[int] | None = None, with_pieces: bool = False
+    ) -> Iterator[ScoredAnswer]:
+        stored = self._store.scored(comparison_id, positions=positions, with_pieces=with_pieces) if self._store else ()
+        return iter(stored)

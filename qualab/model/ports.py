@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from qualab.model.audit import ScoredAnswer
 from qualab.model.comparison import Comparison, Look
 from qualab.model.engine import Observation
 from qualab.model.items import Answer, Item, Reply, Score
@@ -73,6 +74,10 @@ class Stored(Protocol):
     def looks(self, comparison_id: str) -> Sequence[Look]: ...
 
     def observations(self, comparison_id: str) -> Sequence[Observation]: ...
+
+    def scored(
+        self, comparison_id: str, *, positions: Collection[int] | None = None, with_pieces: bool = False
+    ) -> Iterator[ScoredAnswer]: ...
 
 
 class Clock:

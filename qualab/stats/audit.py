@@ -137,6 +137,13 @@ def provable_share(n_tokens: int, *, alpha: float = 0.05) -> float:
     return float(-math.expm1(math.log(check_share(alpha, "alpha")) / n_tokens))
 
 
+def is_rare(tokens: ScoredTokens, *, vocabulary: int) -> npt.NDArray[np.bool_]:
+    """Mark tokens in whose tail, the tokens no likelier, lies a probability of at most one in a million."""
+    if vocabulary < 2:
+        raise InvalidValue(f"{vocabulary} tokens are no vocabulary", hint="Give the size of the model's vocabulary")
+    return vocabulary * np.exp(tokens.top - tokens.gaps) <= _RARE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RareTokens:
     """Sampled tokens that a lossless sampler all but never draws."""
@@ -157,9 +164,7 @@ def rare_tokens(tokens: ScoredTokens, *, vocabulary: int) -> RareTokens:
     Source: P(tail <= x | past) <= x for draws from the scored distribution, so that the count is stochastically at most
     Binomial(n_tokens, 1e-6).
     """
-    if vocabulary < 2:
-        raise InvalidValue(f"{vocabulary} tokens are no vocabulary", hint="Give the size of the model's vocabulary")
-    n_rare = int(np.count_nonzero(vocabulary * np.exp(tokens.top - tokens.gaps) <= _RARE))
+    n_rare = int(np.count_nonzero(is_rare(tokens, vocabulary=vocabulary)))
     pvalue = float(scipy.stats.binom.sf(n_rare - 1, tokens.n_tokens, _RARE))
     return RareTokens(n_tokens=tokens.n_tokens, n_rare=n_rare, pvalue=min(1.0, pvalue))
 
