@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import orjson
-
 from qualab.endpoints.engines import EngineProbe
 from qualab.endpoints.replies import error_message, failed_reply, read_reply, refusal
+from qualab.endpoints.scoring import Scorer, read_token_ids
 from qualab.endpoints.transport import (
     PROBE_TIMEOUT_S,
     Exchange,
@@ -27,6 +26,7 @@ from qualab.endpoints.transport import (
 )
 from qualab.endpoints.urls import alternatives, normalize_url, root_of
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, QualabError, ScoringUnavailable
+from qualab.model.audit import Scoring, TokenScores
 from qualab.model.engine import Counters, Engine
 from qualab.model.items import Reply, Request
 from qualab.model.names import Api
@@ -51,10 +51,9 @@ T = TypeVar("T")
 OnWait = Callable[[float], None]
 """Called with each pause, in seconds, that a server asks for."""
 TokenizeBody = Callable[[str, str], dict[str, Any]]
-TOKENIZE_BODIES: tuple[TokenizeBody, ...] = (
-    lambda text, model: {"model": model, "prompt": text, "add_special_tokens": False},  # vLLM
-    lambda text, _model: {"content": text, "add_special": False},  # llama.cpp
-)
+VLLM_BODY: TokenizeBody = lambda text, model: {"model": model, "prompt": text, "add_special_tokens": False}  # noqa: E731
+LLAMA_BODY: TokenizeBody = lambda text, _model: {"content": text, "add_special": False}  # noqa: E731
+TOKENIZE_BODIES = (VLLM_BODY, LLAMA_BODY)
 """llama.cpp answers vLLM's form with 200 and no tokens, so a form counts only where tokens come back."""
 
 
@@ -91,6 +90,7 @@ class HttpEndpoint:
         self._slots = asyncio.Semaphore(policy.concurrency)
         self._probe = EngineProbe(self._root, transport=self._transport)
         self._tokenize_body: TokenizeBody | None = None
+        self._scorer = Scorer(self.url, self._root, post=self._post)
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,7 +185,7 @@ class HttpEndpoint:
             for index, text in waiting:
                 if text:
                     body = json.dumps(form(text, model)).encode()
-                    encoded[index] = await self._post(f"{self._root}/tokenize", body, _token_ids)
+                    encoded[index] = await self._post(f"{self._root}/tokenize", body, read_token_ids)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -201,12 +201,48 @@ class HttpEndpoint:
             raise EndpointMisconfigured(message, hint=NAME_ONE) from None
         return encoded
 
+    async def scoring(self, *, model: str) -> Scoring | None:
+        """Find out how the server scores a given text; None where it cannot. Raises as `inspect`."""
+        card, _ = await self._model_card(model)
+        return await self._scorer.scoring(card, model=model)
+
+    async def score(
+        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], *, model: str, scoring: Scoring
+    ) -> TokenScores:
+        """Score an answer's tokens after a prompt: one prefill, where the form allows it.
+
+        Raises ScoringUnavailable where the server refuses this text or answers nonsense, EndpointUnreachable where it
+        fails after its attempts.
+        """
+        return await self._scorer.score(prompt_ids, answer_ids, model=model, form=scoring.form)
+
+    async def prompt_ids(self, request: Request, *, model: str) -> tuple[int, ...]:
+        """Tokenize a request's prompt as the server renders it, special tokens included. Raises as `score`."""
+        form = await self._tokenizing(model)
+        return await self._scorer.prompt_ids(request, model=model, is_llama=form is LLAMA_BODY)
+
+    async def answer_ids(self, text: str, *, model: str) -> tuple[int, ...] | None:
+        """Tokenize an answer again; None where its tokens are another text. Raises as `score`.
+
+        They may still not be the tokens that were generated.
+        """
+        if not text:
+            return ()
+        form = await self._tokenizing(model)
+        return await self._scorer.answer_ids(text, model=model, body=form(text, model))
+
+    async def _tokenizing(self, model: str) -> TokenizeBody:
+        form = self._tokenize_body or await self._detect_tokenizer(model)
+        if form is None:
+            raise ScoringUnavailable(f"{self._root}/tokenize does not tokenize")
+        return form
+
     async def _detect_tokenizer(self, model: str) -> TokenizeBody | None:
         for form in TOKENIZE_BODIES:
             body, url = json.dumps(form("qualab", model)).encode(), f"{self._root}/tokenize"
             try:
                 exchange = await self._transport.send("POST", url, body=body, timeout_s=PROBE_TIMEOUT_S)
-                if exchange.status == 200 and _token_ids(exchange.body):
+                if exchange.status == 200 and read_token_ids(exchange.body):
                     self._tokenize_body = form
                     return form
             except Failure:
@@ -298,16 +334,6 @@ def _properties(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Itera
         yield from document["components"]["schemas"][name].get("properties", ())
     for part in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
         yield from _properties(document, part)
-
-
-def _token_ids(body: bytes, _: Sending | None = None) -> list[int]:
-    try:
-        tokens = orjson.loads(body)["tokens"]
-    except (ValueError, TypeError, KeyError):  # not JSON, or another kind of JSON
-        tokens = None
-    if isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens):
-        return tokens
-    raise Failure("the body holds no tokens")
 
 
 def _cards(exchange: Exchange) -> list[dict[str, Any]] | None:

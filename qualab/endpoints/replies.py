@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import orjson
 
 from qualab.endpoints.transport import Exchange, Failure, Sending
+from qualab.model.audit import pack_ids
 from qualab.model.items import Drafted, Reply, Request
 from qualab.model.names import AnswerStatus, Api
 
@@ -55,7 +58,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
     if request.context_tokens is not None:
         content = _loglikelihood(choice, n_tokens=len(request.payload["prompt"]), n_context=request.context_tokens)
     elif request.api is Api.CHAT:
-        content = _message(choice, finish_reason, ended)
+        content = _message(choice, finish_reason, ended, has_tools=bool(request.payload.get("tools")))
     elif isinstance(text := choice.get("text"), str):
         content = {"status": ended, "text": text}
     else:
@@ -68,6 +71,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         **values,
         reasoning_characters=len(content.get("reasoning", "")),
         drafted=_drafted_in(answer, choice),
+        token_ids=_token_ids(choice),
         model=model if isinstance(model := answer.get("model"), str) else "",
     )
 
@@ -126,13 +130,15 @@ def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return first  # type: ignore[no-any-return]
 
 
-def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus) -> dict[str, Any]:
+def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus, *, has_tools: bool) -> dict[str, Any]:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise Failure("the choice has no message")
     content = message.get("content")
     texts = [text for text in (message.get("reasoning_content"), message.get("reasoning")) if isinstance(text, str)]
     reasoning = max(texts, key=len) if texts else None  # empty where a server gives the field without text
+    if has_tools and (calls := message.get("tool_calls")):
+        return {"status": ended, "text": _calls(calls), "reasoning": reasoning or ""}
     if not content and finish_reason == WITHHELD:
         withheld = f"the server withheld the answer (finish_reason {WITHHELD!r})"
         raise Failure(withheld, retry=False, status=AnswerStatus.REJECTED)
@@ -141,6 +147,29 @@ def _message(choice: Mapping[str, Any], finish_reason: str, ended: AnswerStatus)
     if not isinstance(content, str):
         raise Failure("the message has no content")
     return {"status": ended, "text": content, "reasoning": reasoning or ""}
+
+
+def _calls(calls: Any) -> str:
+    """Write tool calls as compact JSON; arguments that do not parse stay text. Raises Failure."""
+    listed = []
+    try:
+        for call in calls:
+            arguments = call["function"].get("arguments")
+            with suppress(orjson.JSONDecodeError):
+                arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+            listed.append({"name": call["function"].get("name"), "arguments": arguments})
+    except (TypeError, LookupError, AttributeError):
+        raise Failure("the message's tool_calls have another form") from None
+    return orjson.dumps(listed).decode()
+
+
+def _token_ids(choice: Mapping[str, Any]) -> bytes | None:
+    # vLLM and SGLang with return_token_ids; SGLang's chat called them so for a while
+    ids = choice.get("token_ids", choice.get("response_token_ids"))
+    try:
+        return pack_ids(ids) if isinstance(ids, list) and min(ids, default=0) >= 0 else None
+    except (struct.error, TypeError):
+        return None
 
 
 def _loglikelihood(choice: Mapping[str, Any], *, n_tokens: int, n_context: int) -> dict[str, Any]:
