@@ -26,6 +26,7 @@ def paths(site: Site) -> dict[str, str]:
         "comparison": many,
         "items": f"{many}/items",
         "item": f"{one}/items/{site.positions[LOSSES[0]]}",
+        "audited item": f"{many}/items/{site.audited}",
         "choices": f"{many}/items/{site.choices}",
         "plan": "/plan",
         "sign in": "/sign-in",
