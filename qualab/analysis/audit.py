@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -73,8 +73,7 @@ class ArmTokens:
 
 def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], streams: Streams) -> Audit | None:
     """Rule on what is stored of a comparison's audit; None where neither its plan nor anybody else asked for one."""
-    observed = (seen for seen in store.observations(comparison.id) if isinstance(seen, AuditSeen))
-    planned, seen = comparison.plan.audit, next(reversed(list(observed)), None)
+    planned, seen = comparison.plan.audit, last_audit(store, comparison.id)
     if seen is None and planned is None:
         return None
     plan = planned or (seen.plan if seen else AuditPlan())
@@ -124,6 +123,23 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         tokens_needed=max(needed, 0) if is_open else None,
         worst=tuple(_worst(store, comparison.id, list(parts.values()), items)),
     )
+
+
+def scored_parts(
+    store: Stored, comparison: Comparison, *, positions: Collection[int] | None = None, with_pieces: bool = False
+) -> dict[tuple[AuditPart, ArmName], ArmTokens]:
+    """Read scored tokens, and which are foreign, as the audit counts them; of all items, or of some."""
+    seen = last_audit(store, comparison.id)
+    plan = comparison.plan.audit or (seen.plan if seen else AuditPlan())
+    vocabulary = (seen and seen.vocabulary) or LARGEST_VOCABULARY
+    answers = store.scored(comparison.id, positions=positions, with_pieces=with_pieces)
+    return _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
+
+
+def last_audit(store: Stored, comparison_id: str) -> AuditSeen | None:
+    """Return what was noted of the comparison's last audit; None where there was none."""
+    observed = (seen for seen in store.observations(comparison_id) if isinstance(seen, AuditSeen))
+    return next(reversed(list(observed)), None)
 
 
 def with_audit(

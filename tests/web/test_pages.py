@@ -26,6 +26,7 @@ def paths(site: Site) -> dict[str, str]:
         "comparison": many,
         "items": f"{many}/items",
         "item": f"{one}/items/{site.positions[LOSSES[0]]}",
+        "audited item": f"{many}/items/{site.audited}",
         "choices": f"{many}/items/{site.choices}",
         "plan": "/plan",
         "sign in": "/sign-in",
@@ -73,7 +74,7 @@ def test_korean_pages_have_no_english_left(make_page: Make, site: Site) -> None:
             ".forEach(one => one.remove()); return document.body.innerText + document.title; })()"
         )
         rest = KNOWN.sub(" ", chrome)
-        left = set(LATIN.findall(rest)) - {"max", "model", "len", "COR", "few", "shot", "temperature", "none"}
+        left = set(LATIN.findall(rest)) - {"max", "model", "len", "COR", "few", "shot", "temperature", "none", "nat"}
         assert left == set(), (name, rest)
 
 
