@@ -1,4 +1,5 @@
 """A server that stands in for an engine: it speaks as vLLM does and answers from a hash of the prompt, or by steps.
+With `Script.lm` a small language model answers.
 
 `with ScriptedServer() as server: server.url` serves in a thread. The same prompt gets the same answer. Routes:
 /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /health, /metrics, and those of the engine
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, Self
 from aiohttp import web
 
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript, ScriptedEngine
+from tests.scripted_lm import LanguageModel, spelt
 
 MODEL = "scripted"
 Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -131,6 +133,8 @@ class Script:
     thinks: str = ""  # thought before each chat answer, apart from it, unless the request turns thinking off
     busy_share: float = 0.0  # of requests, drawn at random, that get a 429 with Retry-After: 0
     max_model_len: int = 1_000_000
+    lm: LanguageModel | None = None
+    """Answers generations in place of `text`, and tells the log-probabilities of given tokens."""
 
     def text(self, prompt: str) -> str:
         if prompt in self.fixed:
@@ -147,6 +151,7 @@ class Completion(NamedTuple):
     text: str
     finish_reason: str
     n_tokens: int
+    token_ids: Sequence[int] = ()
 
 
 def cut(text: str, body: Mapping[str, Any]) -> Completion:
@@ -269,6 +274,7 @@ class ScriptedServer:
         yield ("POST", "/v1/chat/completions"), self._chat
         if script.kind in ("vllm", "llama"):
             yield ("POST", "/tokenize"), self._tokenize
+            yield ("POST", "/detokenize"), self._detokenize
 
     def _models(self) -> dict[str, Any]:
         length, kind = self.script.max_model_len, self.script.engine.kind
@@ -283,6 +289,8 @@ class ScriptedServer:
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         script, body = self.script.engine, await request.json()
         text = body.get("content" if script.kind == "llama" else "prompt", "")
+        if "messages" in body and script.kind == "vllm":
+            text = "".join(message["content"] for message in body["messages"])
         self.tokenized.append((text, self.n_metrics_read))
         if script.untokenized and script.untokenized in text:
             return await _error(500, "The tokenizer broke.", "InternalServerError")(request)
@@ -291,6 +299,10 @@ class ScriptedServer:
         tokens = encode(text)
         limit = self.script.max_model_len
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
+
+    async def _detokenize(self, request: web.Request) -> web.StreamResponse:
+        tokens = (await request.json())["tokens"]
+        return web.json_response({"content" if self.script.engine.kind == "llama" else "prompt": decode(tokens)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(self.script.latency_s)
@@ -309,8 +321,9 @@ class ScriptedServer:
                 found = logprobs(whole) if body.get("logprobs") is not None else None
                 choices.append({"text": decode(whole), "logprobs": found, "finish_reason": "length"})
             else:
-                done, told = self._generate(decode(one), body, n_prompt=len(one))
-                choices.append({"text": done.text, "logprobs": None, "finish_reason": done.finish_reason})
+                done, told = self._generate(decode(one), body, prompt_ids=one)
+                choice = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+                choices.append(choice | self._told_tokens(body, one, done))
         return self._answer("text_completion", choices, ids, told)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -322,19 +335,32 @@ class ScriptedServer:
             return await refusal(request)
         is_off = (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False
         thoughts = [] if is_off else encode(self.script.thinks)
-        done, told = self._generate(prompt, body, n_prompt=len(ids), thoughts=thoughts)
+        done, told = self._generate(prompt, body, prompt_ids=ids, thoughts=thoughts)
         thought = decode(thoughts[: body["max_tokens"]]) or None
         text = done.text if len(thoughts) < body["max_tokens"] else None
         message = {"role": "assistant", "content": text, "reasoning_content": thought}
         choice = {"message": message, "logprobs": None, "finish_reason": done.finish_reason}
+        choice |= self._told_tokens(body, ids, done)
         return self._answer("chat.completion", [choice], [ids], told)
 
+    def _told_tokens(self, body: Mapping[str, Any], prompt: Sequence[int], done: Completion) -> dict[str, Any]:
+        """Ids of the answer's tokens and log-probabilities of the prompt's, where they are asked for, as vLLM's."""
+        lm, told = self.script.lm, {}
+        if lm and body.get("return_token_ids"):
+            told |= {"token_ids": list(done.token_ids), "prompt_token_ids": list(prompt)}
+        if lm and body.get("prompt_logprobs") is not None:
+            told |= {"prompt_logprobs": list(lm.logprobs(prompt, body["prompt_logprobs"]))}
+        return told
+
     def _generate(
-        self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()
+        self, prompt: str, body: Mapping[str, Any], *, prompt_ids: Sequence[int], thoughts: Sequence[int] = ()
     ) -> tuple[Completion, dict[str, Any]]:
         """An answer after its thoughts, and what it says of drafting."""
-        text = self.script.text(prompt)
-        if thoughts:
+        text, n_prompt = "" if self.script.lm else self.script.text(prompt), len(prompt_ids)
+        if self.script.lm:
+            ids, finish_reason = self.script.lm.generate(prompt_ids, body)
+            done = Completion(spelt(ids), finish_reason, len(ids), ids)
+        elif thoughts:
             room = body["max_tokens"] - len(thoughts)
             done = cut(text, {**body, "max_tokens": max(room, 1)})
             n_tokens = min(len(thoughts) + done.n_tokens, body["max_tokens"])

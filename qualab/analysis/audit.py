@@ -83,11 +83,12 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         plan=plan,
         is_planned=planned is not None,
         scoring=seen.scoring if seen else None,
+        notes=seen.notes if seen else (),
     )
     answers = [answer for answer in store.scored(comparison.id) if answer.position < len(items)]
     if seen is None:
         return empty
-    if seen.scoring is None:
+    if seen.scoring is None and seen.lack is None:
         return replace(empty, ruling=AuditRuling.UNOBSERVED, reason=Reason("audit.unobserved"))
     alpha, vocabulary = comparison.plan.rule.alpha, seen.vocabulary or LARGEST_VOCABULARY
     parts = _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
@@ -167,6 +168,7 @@ def audit_caveats(audit: Audit | None, alpha: float) -> Iterator[Reason]:
         return
     if audit.ruling not in (AuditRuling.FOREIGN, AuditRuling.CLEAN):
         yield Reason("audit", {"ruling": audit.ruling, "reason": audit.reason})
+    yield from audit.notes
     if not audit.is_planned:
         yield Reason("audit.unplanned")
     if (counted := audit.structured) and counted.pvalue <= alpha and counted.baseline_only > counted.candidate_only:

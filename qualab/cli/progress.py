@@ -61,8 +61,9 @@ class TerminalProgress(Progress):
         self._console.print(f"{text} ...", highlight=False)
 
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
+        if comparison.id != self.comparison_id:
+            self._console.print(f"Comparison [bold]{comparison.id}[/bold]", highlight=False)
         self.comparison_id = comparison.id
-        self._console.print(f"Comparison [bold]{comparison.id}[/bold]", highlight=False)
         self._arms = {arm: ArmProgress(total=totals[arm], done=done[arm]) for arm in ArmName}
         self._last_line_s = time.monotonic()
         if self._console.is_terminal:

@@ -1,4 +1,4 @@
-"""`qualab preflight`, `run`, `resume`, `init` and `demo`: ask two endpoints."""
+"""`qualab preflight`, `run`, `resume`, `audit`, `init` and `demo`: ask two endpoints."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ def run(
         with while_served(managed, progress, [ArmName.CANDIDATE]):
             job = use_case.resume(services, progress.comparison_id, arms=[ArmName.CANDIDATE])
             analysis = run_to_end(job, progress)
+        analysis = _scored(services, analysis, managed, progress)
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
@@ -151,7 +152,57 @@ def resume(
             retries = retry_failed and len(arms) > 1
             job = use_case.resume(services, comparison, arms=arms, local=local, retry_failed=retries)
             analysis = run_to_end(job, progress)
+    if stored.plan.sequential and managed:
+        analysis = _scored(services, analysis, managed, progress)
     finish(services, analysis, output_format)
+
+
+def _scored(
+    services: Services, analysis: Analysis | None, managed: Path | None, progress: TerminalProgress
+) -> Analysis | None:
+    """Serve the baseline once more, where the token audit lacks it; the verdict stands whatever comes of that."""
+    from qualab.run import run as use_case
+
+    if analysis is None or not use_case.lacks_baseline(services.store, analysis.comparison_id):
+        return analysis
+    try:
+        with while_served(managed, progress, [ArmName.BASELINE]):
+            job = use_case.audit(services, analysis.comparison_id, load(), arms=[ArmName.BASELINE])
+            return run_to_end(job, progress, way_on=f"qualab audit {analysis.comparison_id} --managed {managed}")
+    except QualabError as error:
+        complain(f"The token audit ended early: {error}")
+        return analysis
+
+
+@settings_options("audit_tokens", "audit_items", *RESUME_PLACES, "api_key_file", "db")
+def audit(
+    comparison: ComparisonId,
+    *,
+    given: Given,
+    managed: Managed = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Audit the tokens of a finished comparison whose pair is still there: would the model have chosen them itself?
+
+    The baseline's engine scores both arms' answers, and answers at temperature 1 that are asked for now. Nothing is
+    asked or scored twice. Where a plan has an audit, `qualab run` has done it already, as far as it could.
+    """
+    from qualab.cli.query import end_with_result
+    from qualab.run import run as use_case
+    from qualab.run.prepare import local_of
+
+    settings = load(command_line=given)
+    progress = _progress()
+    services = bootstrap.services_of(settings)
+    is_given = not given.keys().isdisjoint(("audit_tokens", "audit_items"))
+    stored = use_case.auditable(services, comparison, is_given=is_given)  # before any server is started for it
+    local = {name: value for name, value in local_of(settings).items() if value and name in RESUME_PLACES}
+    services = replace(services, keys=keys_of(settings, managed=managed is not None), progress=progress)
+    arms = [ArmName.BASELINE] if stored.plan.sequential else [*ArmName]
+    with while_served(managed, progress, arms):
+        job = use_case.audit(services, stored.id, settings, arms=arms, local=local)
+        analysis = run_to_end(job, progress, way_on=f"qualab audit {stored.id}")
+    end_with_result(services.store, analysis, output_format)
 
 
 def init(
@@ -203,8 +254,8 @@ def _progress() -> TerminalProgress:
     return TerminalProgress(make_console(is_error=True))
 
 
-def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
-    """Run a job. Where Ctrl-C or SIGTERM ends it early, say how to go on."""
+def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress, *, way_on: str = "") -> T:
+    """Run a job. Where Ctrl-C or SIGTERM ends it early, say how to go on: by resuming, unless another way is given."""
     from qualab.run.prune import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
@@ -214,6 +265,7 @@ def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
         job.close()
         progress.finished()
         hint = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
+        hint = f". Everything scored so far is stored. Go on with: {way_on}" if way_on else hint
         complain(f"Interrupted{hint}")
         raise typer.Exit(INTERRUPTED) from None
     finally:

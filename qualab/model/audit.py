@@ -199,3 +199,5 @@ class Audit:
     structured: StructuredCount | None = None
     """None where nothing was asked so."""
     worst: tuple[WorstToken, ...] = ()
+    notes: tuple[Reason, ...] = ()
+    """Parts that the engines do not take."""

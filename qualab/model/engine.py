@@ -294,6 +294,8 @@ class AuditSeen:
     """Tokens that the model knows; None where the engine does not tell."""
     lack: Reason | None = None
     """Why it ended early."""
+    notes: tuple[Reason, ...] = ()
+    """Parts that the engines do not take."""
 
 
 Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen
@@ -324,6 +326,11 @@ def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
 def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | None:
     """Return the last; None where nothing was tokenized."""
     return next((seen for seen in reversed(list(observations)) if isinstance(seen, FirstTokensSeen)), None)
+
+
+def audit_seen(observations: Iterable[Observation]) -> AuditSeen | None:
+    """Return the last; None where no audit has ended."""
+    return next((seen for seen in reversed(list(observations)) if isinstance(seen, AuditSeen)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qualab.analysis.looks import LookData, take_look
 from qualab.analysis.samples import Scores, Streams, layout_of, scores_hash
@@ -32,7 +32,6 @@ from qualab.run.prepare import PairServices, Run, stage_ends
 
 if TYPE_CHECKING:
     from qualab.endpoints.client import HttpEndpoint
-    from qualab.store import Store
 
 T = TypeVar("T")
 AnswerKey = tuple[ArmName, int, int, int]
@@ -107,9 +106,10 @@ async def ask_all(run: Run) -> None:
         Arm(name=name, endpoint=endpoint, total=total, concurrency=concurrency)
         for name, endpoint in run.endpoints.items()
     ]
-    done, recorder = run.services.store.answered(run.id), Recorder(run.services.store, run.id)
+    done, recorder = run.services.store.answered(run.id), _recorder(run)
     pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
-    await _ask(run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=pauses))
+    feeding = feed(run.items, arms, done, jobs=_planned_jobs(run), recorder=recorder, pauses=pauses)
+    await ask_in_step(run, arms, recorder, feeding)
 
 
 async def ask_noise(run: Run) -> None:
@@ -133,19 +133,26 @@ async def ask_noise(run: Run) -> None:
             order = list(items)
             random.Random(f"{run.plan.sampling.seed}:noise:{number}").shuffle(order)
             arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency, run=number)
-            recorder = Recorder(store, run.id)
-            await _ask(run, [arm], recorder, feed(replace(run, items=order), [arm], done, recorder=recorder))
+            recorder = _recorder(run)
+            feeding = feed(order, [arm], done, jobs=_planned_jobs(run), recorder=recorder)
+            await ask_in_step(run, [arm], recorder, feeding)
 
 
 async def feed(
-    run: Run, arms: Sequence[Arm], done: set[AnswerKey], *, recorder: Recorder, pauses: Sequence[Pause] = ()
+    items: Sequence[Item],
+    arms: Sequence[Arm],
+    done: Container[AnswerKey],
+    *,
+    jobs: Callable[[Item], Iterable[Job]],
+    recorder: Recorder[Answer],
+    pauses: Sequence[Pause] = (),
 ) -> None:
     """Hand jobs to the arms in step; which arm is given an item first alternates."""
     start = 0
-    for end, then in (*pauses, (len(run.items), None)):
-        for item in run.items[start:end]:
+    for end, then in (*pauses, (len(items), None)):
+        for item in items[start:end]:
             order = arms if item.position % 2 == 0 else arms[::-1]
-            for job in _jobs(item, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats):
+            for job in jobs(item):
                 for arm in order:
                     if (arm.name, job.position, job.choice, job.repeat) not in done:
                         await arm.queue.put(job)
@@ -161,29 +168,48 @@ async def feed(
             await arm.queue.put(None)
 
 
-def _jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
+def jobs_of(item: Item, *, seed: int, repeats: int = 1) -> Iterator[Job]:
+    """Make the jobs of an item; repeat r is asked with seed + r."""
     for repeat in range(repeats):
         for request in item.requests:
             body = encode_body(request.payload, seed=seed + repeat)
             yield Job(item.position, request.choice, repeat, request, body, body_hash(body))
 
 
-async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Coroutine[Any, Any, None]) -> None:
-    """Ask what a feeder puts into the arms' queues, and record it, sending heartbeats meanwhile."""
+def _planned_jobs(run: Run) -> Callable[[Item], Iterator[Job]]:
+    return partial(jobs_of, seed=run.plan.sampling.seed, repeats=run.plan.sampling.repeats)
+
+
+def _recorder(run: Run) -> Recorder[Answer]:
+    return Recorder(partial(run.services.store.add_answers, run.id))
+
+
+@contextmanager
+def own_error() -> Iterator[None]:
+    """Raise the first of a task group's errors in its place, qualab's own before others."""
     try:
-        async with asyncio.TaskGroup() as group:
-            beating = group.create_task(_beat(run))
-            async with asyncio.TaskGroup() as asking:
-                asking.create_task(feeding)
-                for arm in arms:
-                    for _ in range(arm.concurrency):
-                        asking.create_task(_work(arm, recorder, run))
-            beating.cancel()
+        yield
     except BaseExceptionGroup as errors:
         error: BaseException = errors.subgroup(QualabError) or errors
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from errors
+
+
+async def ask_in_step(
+    run: Run, arms: Sequence[Arm], recorder: Recorder[Answer], feeding: Coroutine[Any, Any, None]
+) -> None:
+    """Ask what a feeder puts into the arms' queues, and record it, with heartbeats. Raises as `ask_all`."""
+    try:
+        with own_error():
+            async with asyncio.TaskGroup() as group:
+                beating = group.create_task(_beat(run))
+                async with asyncio.TaskGroup() as asking:
+                    asking.create_task(feeding)
+                    for arm in arms:
+                        for _ in range(arm.concurrency):
+                            asking.create_task(_work(arm, recorder, run))
+                beating.cancel()
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
@@ -191,7 +217,7 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
             raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 
-async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
+async def _work(arm: Arm, recorder: Recorder[Answer], run: Run) -> None:
     policy, on_wait = run.plan.policy, partial(run.services.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
         reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)
@@ -257,17 +283,18 @@ async def in_thread(services: PairServices, job: Callable[[], T]) -> T:
         raise
 
 
-class Recorder:
+class Recorder(Generic[T]):
     """Collects answers; one commit at a time takes whatever has arrived since the last."""
 
-    def __init__(self, store: Store, comparison_id: str) -> None:
-        self._store, self._comparison_id = store, comparison_id
-        self._waiting: list[Answer] = []
+    def __init__(self, put: Callable[[Sequence[T]], object]) -> None:
+        """`put` commits a group, in a thread."""
+        self._put = put
+        self._waiting: list[T] = []
         self._n_added = 0
         self._n_stored = 0
         self._commit: asyncio.Future[None] | None = None
 
-    async def add(self, answer: Answer) -> None:
+    async def add(self, answer: T) -> None:
         """Return once the answer is committed: a kill loses only what is in flight. Raises what the store raises."""
         self._waiting.append(answer)
         number = self._n_added = self._n_added + 1
@@ -293,7 +320,7 @@ class Recorder:
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
         try:
-            await asyncio.to_thread(self._store.add_answers, self._comparison_id, group)
+            await asyncio.to_thread(self._put, group)
         except BaseException:
             self._waiting = group + self._waiting
             raise

@@ -313,16 +313,22 @@ def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
 
 
 async def with_requests(
-    items: Sequence[Item], *, sampling: SamplingPlan, endpoint: HttpEndpoint, named: Tokenize | None
+    items: Sequence[Item],
+    *,
+    sampling: SamplingPlan,
+    endpoint: HttpEndpoint,
+    named: Tokenize | None,
+    telling: Mapping[str, object],
 ) -> list[Item]:
-    """Add their bodies to the items."""
+    """Add their bodies to the items. `telling` are settings that only add to what a generation's answer tells."""
     scored = [prompt for item in items if item.kind is RequestKind.LOGLIKELIHOOD for prompt in item.prompts]
     texts = (text for prompt in scored for text in loglikelihood_parts(prompt))
     encoded = await token_ids(texts, endpoint=endpoint, model=sampling.model, named=named)
 
     def request(item: Item, choice: int, prompt: Prompt) -> Request:
         if item.kind is RequestKind.GENERATION:
-            return generation_request(prompt, sampling=sampling)
+            made = generation_request(prompt, sampling=sampling)
+            return replace(made, payload={**made.payload, **telling})
         context, whole = (encoded[text] for text in loglikelihood_parts(prompt))
         return loglikelihood_request(choice=choice, context_ids=context, whole_ids=whole, model=sampling.model)
 

@@ -10,26 +10,41 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
-from qualab.errors import ComparisonBusy, EndpointMisconfigured, PairDiffers, QualabError, RunStopped, UsageError
+from qualab.errors import (
+    ComparisonBusy,
+    EndpointMisconfigured,
+    InvalidValue,
+    PairDiffers,
+    QualabError,
+    RunStopped,
+    UsageError,
+    WrongState,
+)
 from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import EngineSeen, PinsSeen, Preflight, engines_seen, pins_seen, tokens_seen
+from qualab.model.engine import EngineSeen, PinsSeen, Preflight, audit_seen, engines_seen, pins_seen, tokens_seen
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import Plan
 from qualab.model.reason import Reason
+from qualab.model.registry import signed_off
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
+from qualab.run.audit import BASELINE_AWAY, audit_answers, telling_ids
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 FINGERPRINTED = range(500)
 """Items whose answers tell an arm's fingerprints, of which what goes on has to have one: replicas take turns."""
@@ -113,6 +128,71 @@ async def resume(
             return await _to_the_end(run)
 
 
+def auditable(services: Services, comparison_id: str, *, is_given: bool = False) -> Comparison:
+    """Return a finished comparison whose tokens can be audited. `is_given`: sizes of an audit are.
+
+    Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, WrongState, InvalidValue where it was imported,
+    generates nothing, or its plan has sizes of its own.
+    """
+    store = services.store
+    comparison = check_free(store, comparison_id, runner=services.runner, now=services.clock.now())
+    plan = prepare.refuse_imported(comparison, "audited").plan
+    if comparison.status is not ComparisonStatus.FINISHED:
+        raise WrongState(
+            f"Comparison {comparison.id} is {comparison.status}: it has no verdict yet", hint=resume_hint(comparison.id)
+        )
+    if store.signoffs(comparison.id):
+        raise signed_off(comparison.id)
+    if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        raise InvalidValue(
+            f"Comparison {comparison.id} generates nothing: there are no tokens to audit",
+            hint="Choose tasks that generate, as suite release",
+        )
+    if is_given and plan.audit:
+        raise InvalidValue(
+            f"The plan of comparison {comparison.id} holds the audit's sizes",
+            hint="Leave out the options of the audit, or start a new comparison with others",
+        )
+    return comparison
+
+
+async def audit(
+    services: Services,
+    comparison_id: str,
+    settings: Settings,
+    *,
+    arms: Iterable[ArmName] = ArmName,
+    local: Mapping[str, str] | None = None,
+) -> Analysis:
+    """Audit the tokens of a finished comparison, or go on with its audit, and analyse it again.
+
+    The sizes are those of its plan, else of `settings`. Its pair has to be what it was; of a sequential one the
+    baseline alone may be served. Raises as `auditable` and `resume`.
+    """
+    comparison = auditable(services, comparison_id)
+    plan = comparison.plan
+    both = comparison.baseline_url, comparison.candidate_url
+    urls = _served(services, *both, arms, is_sequential=plan.sequential)
+    here = {**comparison.local, **(local or {})}
+    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here))
+    items = list(services.store.items(comparison.id))
+    planned = plan.audit or settings.model_copy(update={"audit": True}).audit_plan(plan.suite)
+    assert planned is not None
+    async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
+        run = Run(services, comparison, tasks, items, endpoints)
+        with claimed(services, run.id):
+            with kept_alive(run):
+                await _check_again(run, here)
+            await audit_answers(run, planned)
+            return await _analysed(run)
+
+
+def lacks_baseline(store: Store, comparison_id: str) -> bool:
+    """True where a sequential comparison's audit ended because the baseline's turn was over."""
+    seen = audit_seen(store.observations(comparison_id))
+    return seen is not None and seen.lack is not None and seen.lack.code == BASELINE_AWAY
+
+
 def turns_left(services: Services, comparison_id: str, *, retry_failed: bool = False) -> tuple[ArmName, ...]:
     """List the arms whose turns a stored sequential comparison needs. With `retry_failed` failures are asked again.
 
@@ -186,7 +266,10 @@ async def _prepared(
         )
     seed, n_stages = settings.seed, settings.looks or 1
     ordered = await in_thread(services, lambda: prepare.in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    items = await prepare.with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
+    telling = await telling_ids(endpoints, plan.sampling.api) if plan.audit else {}
+    items = await prepare.with_requests(
+        ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named, telling=telling
+    )
     checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
@@ -220,7 +303,8 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     try:
         preflight.stop_at([*checked.findings, *pin_findings(plan.pins, pins, earlier)])
     except PairDiffers as stop:
-        if plan.sequential:  # the candidate's turn has begun: lists show why it goes no further
+        # the candidate's turn has begun: lists show why it goes no further
+        if plan.sequential and run.comparison.status is not ComparisonStatus.FINISHED:
             _set_status(run, ComparisonStatus.STOPPED, stop)
         raise
     _record(run, replace(checked, pins=pins))
@@ -264,6 +348,10 @@ async def _to_the_end(run: Run) -> Analysis | None:
         _set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
         return None
     _set_status(run, ComparisonStatus.ANSWERED)
+    return await _analysed(run)
+
+
+async def _analysed(run: Run) -> Analysis:
     run.services.progress.phase("Scoring and analysing")
     store = run.services.store
 
@@ -278,7 +366,7 @@ async def _to_the_end(run: Run) -> Analysis | None:
 
 
 async def _ask_arms(run: Run) -> None:
-    """Ask what is missing of the arms that are served, then of the noise floor, then tokens of texts that differ.
+    """Ask what is missing of the arms that are served, then of the noise floor, then tokens; then audit them.
 
     The status says how that ended. Raises as `ask_all`.
     """
@@ -296,6 +384,8 @@ async def _ask_arms(run: Run) -> None:
             await ask_noise(run)
         if CANDIDATE in run.endpoints:
             await count_tokens(run)
+        if run.plan.audit:
+            await audit_answers(run, run.plan.audit)
     except RunStopped as stop:
         _set_status(run, ComparisonStatus.STOPPED, stop)
         stop.hint = resume_hint(run.id, retry_failed=True)

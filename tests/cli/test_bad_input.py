@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, str]] = [
     ("run --taks gsm8k", "--tasks"),
     *(
         (f"{command} 20200101", "There is no comparison '20200101'")
-        for command in ("show", "resume", "export", "report")
+        for command in ("show", "resume", "audit", "export", "report")
     ),
     ("gate", "No comparison is named"),
     ("gate --latest", "No comparison is named"),
