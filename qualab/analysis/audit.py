@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.analysis.samples import Streams
+from qualab.analysis.structured import structured_count
 from qualab.model.audit import (
     GAP_EDGES,
     TOKEN_BYTES,
@@ -22,7 +23,7 @@ from qualab.model.audit import (
     WorstToken,
 )
 from qualab.model.comparison import Comparison
-from qualab.model.engine import AuditSeen
+from qualab.model.engine import audit_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, AuditPart, AuditRuling, IntervalOf, Verdict
 from qualab.model.plan import AuditPlan
@@ -73,7 +74,7 @@ class ArmTokens:
 
 def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], streams: Streams) -> Audit | None:
     """Rule on what is stored of a comparison's audit; None where neither its plan nor anybody else asked for one."""
-    planned, seen = comparison.plan.audit, last_audit(store, comparison.id)
+    planned, seen = comparison.plan.audit, audit_seen(store.observations(comparison.id))
     if seen is None and planned is None:
         return None
     plan = planned or (seen.plan if seen else AuditPlan())
@@ -86,6 +87,13 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         notes=seen.notes if seen else (),
     )
     answers = [answer for answer in store.scored(comparison.id) if answer.position < len(items)]
+    texts = {(a.position, a.arm): a.text for a in answers if a.part is _STRUCTURED and a.status.is_answer}
+    asked = sorted({position for position, _ in texts})
+    pairs = (
+        (items[position], texts.get((position, ArmName.BASELINE)), texts.get((position, ArmName.CANDIDATE)))
+        for position in asked
+    )
+    empty = replace(empty, structured=structured_count(pairs))
     if seen is None:
         return empty
     if seen.scoring is None and seen.lack is None:
@@ -130,17 +138,11 @@ def scored_parts(
     store: Stored, comparison: Comparison, *, positions: Collection[int] | None = None, with_pieces: bool = False
 ) -> dict[tuple[AuditPart, ArmName], ArmTokens]:
     """Read scored tokens, and which are foreign, as the audit counts them; of all items, or of some."""
-    seen = last_audit(store, comparison.id)
+    seen = audit_seen(store.observations(comparison.id))
     plan = comparison.plan.audit or (seen.plan if seen else AuditPlan())
     vocabulary = (seen and seen.vocabulary) or LARGEST_VOCABULARY
     answers = store.scored(comparison.id, positions=positions, with_pieces=with_pieces)
     return _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
-
-
-def last_audit(store: Stored, comparison_id: str) -> AuditSeen | None:
-    """Return what was noted of the comparison's last audit; None where there was none."""
-    observed = (seen for seen in store.observations(comparison_id) if isinstance(seen, AuditSeen))
-    return next(reversed(list(observed)), None)
 
 
 def with_audit(
