@@ -219,7 +219,9 @@ def test_a_sequential_run_serves_the_baseline_once_more_to_score(qualab: Command
     served = [line.split()[2] for line in done.err.splitlines() if line.startswith("starting")]
     assert served == ["baseline", "candidate", "baseline"]
     audit = qualab.json("show", done.comparison_id)["analysis"]["audit"]
-    assert [arm["n_answers"] for arm in (*audit["foreign"], *audit["sampled"])] == [5, 5, 2, 2]
+    answers = [arm["n_answers"] for arm in (*audit["foreign"], *audit["sampled"])]
+    assert min(answers) > 0
+    assert (sum(answers) + audit["n_not_audited"], len(answers)) == (14, 4)  # empty ones have no tokens
     assert fake.living == []
 
 
