@@ -144,13 +144,14 @@ class _Audit:
         asked = run.items[: looked_to(looks)] if looks else run.items
         parts = {AuditPart.STRUCTURED: _structured(asked, run.plan.sampling)}
         if can_score:
-            n_items = self.plan.sampled_items
-            if scoring and scoring.most_tokens is not None:
-                n_items = min(n_items, FEWEST_ANSWERS)
-            chosen = sampled_items(asked, n_items, seed=run.plan.sampling.seed)
+            cap, plan = answer_cap(scoring), self.plan
+            if cap is not None:  # no more is asked than will be scored
+                n_items, n_tokens = min(plan.sampled_items, FEWEST_ANSWERS), min(plan.sampled_max_tokens, cap)
+                plan = replace(plan, sampled_items=n_items, sampled_max_tokens=n_tokens)
+            chosen = sampled_items(asked, plan.sampled_items, seed=run.plan.sampling.seed)
             neutral = await self._neutral_settings() if chosen else {}
             parts[AuditPart.SAMPLED] = [
-                replace(item, requests=(sampled_request(item.requests[0], self.plan, neutral),)) for item in chosen
+                replace(item, requests=(sampled_request(item.requests[0], plan, neutral),)) for item in chosen
             ]
         stored = await asyncio.to_thread(lambda: {_place(answer) for answer in store.scored(run.id)})
         places = [(part, arm, item.position) for part, own in parts.items() for item in own for arm in run.endpoints]
@@ -272,8 +273,7 @@ class _Audit:
 
     def _to_score(self, scoring: Scoring) -> dict[int, list[ToScore]]:
         """Choose answers by position: the same greedy ones in both arms, and all sampled ones, within the budgets."""
-        share = None if scoring.most_tokens is None else scoring.most_tokens // 4  # of two parts in two arms
-        cap = None if share is None else max(1, share // FEWEST_ANSWERS)
+        cap = answer_cap(scoring)
         stored = {_place(answer): answer for answer in self.store.scored(self.run.id)}
         replies = {
             (arm, answer.position): answer.reply
@@ -282,7 +282,9 @@ class _Audit:
             if (answer.choice, answer.repeat) == (0, 0)
         }
         chosen: dict[int, list[ToScore]] = {}
-        left = self.plan.greedy_tokens if share is None else min(self.plan.greedy_tokens, 2 * share)
+        left = self.plan.greedy_tokens
+        if scoring.most_tokens is not None:
+            left = min(left, scoring.most_tokens // len(ArmName))  # sampled answers take the other half
         for item in greedy_items(self.run.items, seed=self.run.plan.sampling.seed):
             own = [replies.get((arm, item.position)) for arm in ArmName]
             pair = [reply for reply in own if reply and (reply.status.is_answer or reply.token_ids)]
@@ -315,6 +317,13 @@ class _Audit:
                 prompt_tokens = planned.prompt_tokens if planned else None
                 chosen.setdefault(answer.position, []).append(ToScore(answer, answer.text, prompt_tokens, cap))
         return chosen
+
+
+def answer_cap(scoring: Scoring | None) -> int | None:
+    """Return the tokens of an answer that an engine of few tokens scores: two parts of two arms share them."""
+    if scoring is None or scoring.most_tokens is None:
+        return None
+    return max(1, scoring.most_tokens // (2 * len(ArmName) * FEWEST_ANSWERS))
 
 
 def greedy_items(items: Sequence[Item], *, seed: int) -> list[Item]:
