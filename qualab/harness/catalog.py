@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,7 +65,8 @@ class BenchmarkEntry(TaskHints):
     lm_eval_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     tasks: dict[str, TaskHints] = {}
-    primary: tuple[str, ...] = ()
+    primary: tuple[str, ...] | None = None
+    """Metric ids in order of preference; empty for one that decides nothing beside others, None for no preference."""
 
 
 class SuiteEntry(Entry):
@@ -95,6 +96,15 @@ class Catalog(Entry):
         benchmark = self.owners[name]
         entry = self.benchmarks[benchmark]
         return entry.tasks.get(name, TaskHints()).over(entry.model_copy(update={"benchmark": benchmark}))
+
+    def deciding(self, benchmarks: Collection[str]) -> Collection[str]:
+        """Leave out benchmarks whose `primary` is empty, unless that leaves none."""
+        silent = {name for name, entry in self.benchmarks.items() if entry.primary == ()}
+        return [name for name in benchmarks if name not in silent] or benchmarks
+
+    def preferred(self, benchmark: str) -> tuple[str, ...]:
+        """List a benchmark's primary metrics in order of preference."""
+        return (self.benchmarks[benchmark].primary if benchmark in self.benchmarks else None) or ()
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
         """Replace suites by their tasks; each name once, in the order of its first mention."""

@@ -259,9 +259,9 @@ def _primaries(
     for name, task in loaded.items():
         first = of_groups.get(builder.asked_as[name], f"{name}/{task.metric_keys()[0]}")
         firsts.setdefault(task.spec.benchmark, []).append(first)
-    for benchmark, candidates in firsts.items():
-        preferred = catalog.benchmarks[benchmark].primary if benchmark in catalog.benchmarks else ()
-        primary.update([metric for metric in preferred if metric in ids][:1] or ids.intersection(candidates))
+    for benchmark in catalog.deciding(firsts):
+        preferred = [metric for metric in catalog.preferred(benchmark) if metric in ids]
+        primary.update(preferred[:1] or ids.intersection(firsts[benchmark]))
     return primary
 
 

@@ -192,9 +192,10 @@ class _MetricTable:
         by_benchmark: dict[str, list[str]] = {}
         for task in self._tasks.values():
             by_benchmark.setdefault(task.benchmark, []).append(task.name)
-        for benchmark, tasks in by_benchmark.items():
-            owner = self._catalog.owners.get(tasks[0])
-            preferred = [name for name in (self._catalog.benchmarks[owner].primary if owner else ()) if name in rows]
+        for benchmark in self._catalog.deciding(by_benchmark):
+            tasks = by_benchmark[benchmark]
+            owner = self._catalog.owners.get(tasks[0], "")
+            preferred = [name for name in self._catalog.preferred(owner) if name in rows]
             group = [row for row in rows.values() if row.task == benchmark and benchmark not in self._tasks]
             in_own_order = (*group, *(row for task in tasks for row in self._of_task[task].values()))
             tested = (row.id for row in in_own_order if row.kind is not MetricKind.OTHER)
