@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from qualab.model.items import Item, generation_request, generations
 from qualab.model.names import ArmName
 from qualab.model.plan import Plan
+from qualab.model.structured import structured_request
 from qualab.stats.audit import provable_share, tokens_needed
 
 ASSUMED_TOKENS = 100
@@ -32,7 +33,7 @@ class AuditOutlook:
     n_tokens_needed: int
     """Greedy tokens without a foreign one for CLEAN."""
     n_asked_again: int
-    """Answers sampled at temperature 1."""
+    """Answers sampled at temperature 1, and answers with a response format or tools."""
     generated_tokens: int
     """Their tokens at most."""
     prefilled_tokens: int
@@ -51,13 +52,15 @@ def audit_outlook(items: Iterable[Item], plan: Plan, lengths: Lengths) -> AuditO
         return None
     n_arms, cap = len(ArmName), plan.audit.sampled_max_tokens
     n_items = n_greedy = greedy_tokens = greedy_prompts = sampled_tokens = sampled_prompts = 0.0
-    is_assumed = False
+    n_structured, structured_tokens, is_assumed = 0, 0, False
     for item in generations(items):
         settings = generation_request(item.prompts[0], sampling=plan.sampling).payload
         guess = len(item.prompts[0].text.encode(errors="replace")) / BYTES_A_TOKEN, float(ASSUMED_TOKENS)
         prompt, answer = lengths.get(item.task, guess)
         n_items, sampled_prompts = n_items + 1, sampled_prompts + prompt
         sampled_tokens += min(settings["max_tokens"], cap)
+        if structured_request(item, sampling=plan.sampling):
+            n_structured, structured_tokens = n_structured + 1, structured_tokens + settings["max_tokens"]
         if not settings["temperature"]:
             is_assumed |= item.task not in lengths
             n_greedy, greedy_prompts = n_greedy + 1, greedy_prompts + prompt
@@ -73,8 +76,8 @@ def audit_outlook(items: Iterable[Item], plan: Plan, lengths: Lengths) -> AuditO
         n_tokens=n_tokens,
         provable_share=provable_share(n_candidate, alpha=alpha) if n_candidate else None,
         n_tokens_needed=n_arms * tokens_needed(plan.audit.max_foreign_share, alpha=alpha),
-        n_asked_again=round(n_arms * sampled * n_items),
-        generated_tokens=generated,
+        n_asked_again=round(n_arms * (sampled * n_items + n_structured)),
+        generated_tokens=generated + n_arms * structured_tokens,
         prefilled_tokens=n_tokens + generated + round(prompts),
         is_assumed=is_assumed,
     )
