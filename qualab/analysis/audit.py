@@ -101,7 +101,8 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     alpha, vocabulary = comparison.plan.rule.alpha, seen.vocabulary or LARGEST_VOCABULARY
     parts = _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
     n_not_audited = sum(answer.scores == b"" for answer in answers if answer.part is not _STRUCTURED)
-    result = replace(empty, n_not_audited=n_not_audited)
+    n_again = sum(answer.is_tokenized_again for answer in answers)
+    result = replace(empty, n_not_audited=n_not_audited, n_tokenized_again=n_again)
     if any((_GREEDY, arm) not in parts for arm in ArmName):
         return replace(result, reason=Reason("audit.early", {"why": seen.lack}) if seen.lack else result.reason)
     greedy = [parts[_GREEDY, arm] for arm in ArmName]
@@ -110,9 +111,9 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     sampled = [parts[_SAMPLED, arm] for arm in ArmName if (_SAMPLED, arm) in parts]
     rare = [rare_tokens(own.tokens, vocabulary=vocabulary) for own in sampled]
     top: Calibration | None = None
-    if len(sampled) == 2:
-        rng = streams.rng("audit")
-        top = calibration(*(own.tokens for own in sampled), rng=rng, confidence_level=1.0 - 2.0 * alpha)
+    whole = [own for own in map(_as_generated, sampled) if own]
+    if len(whole) == 2:
+        top = calibration(*whole, rng=streams.rng("audit"), confidence_level=1.0 - 2.0 * alpha)
     ruling, reason = rule(foreign, pvalue, rare, top, plan=plan, alpha=alpha)
     if seen.lack and ruling in (AuditRuling.CLEAN, AuditRuling.INCONCLUSIVE):
         ruling, reason = AuditRuling.INCONCLUSIVE, Reason("audit.early", {"why": seen.lack})
@@ -126,7 +127,7 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         pvalue_foreign=pvalue,
         tasks=tuple(row for own in parts.values() for row in _by_task(own, items)),
         partings=tuple(_partings(*greedy, items=items, tau=plan.tau)),
-        sampled=tuple(map(_sampled_count, sampled, rare, (top.baseline, top.candidate))) if top else (),
+        sampled=tuple(map(_sampled_count, sampled, rare, (top.baseline, top.candidate) if top else (None, None))),
         calibration=top.difference if top else None,
         calibration_interval=_interval(top.interval) if top else None,
         tokens_needed=max(needed, 0) if is_open else None,
@@ -195,10 +196,14 @@ def rule(
     if before.n_foreign > plan.max_foreign_share * before.n_tokens:
         counted = {"n": before.n_foreign, "total": before.n_tokens, "tau": plan.tau}
         return AuditRuling.INVALID, Reason("audit.control-greedy", counted)
-    if top:
-        if rare[0].pvalue <= alpha / 2.0 or _is_outside(top.baseline.interval, margin):
-            counted = {"n": rare[0].n_rare, "total": rare[0].n_tokens, "excess": top.baseline.excess}
-            return AuditRuling.INVALID, Reason("audit.control-sampled", {**counted, "pvalue": rare[0].pvalue})
+    if len(rare) == len(ArmName):
+        if rare[0].pvalue <= alpha / 2.0:
+            counted = {"n": rare[0].n_rare, "total": rare[0].n_tokens, "pvalue": rare[0].pvalue}
+            return AuditRuling.INVALID, Reason("audit.control-sampled", counted)
+        if top and top.baseline.interval and _is_outside(top.baseline.interval, margin):
+            limits = {"low": top.baseline.interval.low, "high": top.baseline.interval.high}
+            values = {"difference": top.baseline.excess, **limits, "margin": margin}
+            return AuditRuling.INVALID, Reason("audit.control-calibration", values)
         if rare[1].pvalue <= alpha / 2.0:
             counted = {"n": rare[1].n_rare, "total": rare[1].n_tokens, "pvalue": rare[1].pvalue}
             return AuditRuling.FOREIGN, Reason("audit.rare", counted)
@@ -217,7 +222,7 @@ def rule(
     elif top:
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-answers")
     elif plan.sampled_items:
-        return AuditRuling.INCONCLUSIVE, Reason("audit.no-samples")
+        return AuditRuling.INCONCLUSIVE, Reason("audit.no-ids" if rare else "audit.no-samples")
     if after.upper_share > plan.max_foreign_share:
         needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - after.n_tokens
         values = {"share": after.upper_share, "limit": plan.max_foreign_share, "n": after.n_foreign, "needed": needed}
@@ -311,16 +316,22 @@ def _foreign_count(own: ArmTokens, counted: ForeignTokens) -> ForeignCount:
     )
 
 
-def _sampled_count(own: ArmTokens, rare: RareTokens, top: TopChoice) -> SampledCount:
+def _as_generated(own: ArmTokens) -> ScoredTokens | None:
+    """Join the answers whose ids are as generated: without its end an answer seems to shun the choice to end."""
+    answers = [answer for answer in own.answers if not answer.is_tokenized_again]
+    return scored_tokens(answers) if answers else None
+
+
+def _sampled_count(own: ArmTokens, rare: RareTokens, top: TopChoice | None) -> SampledCount:
     return SampledCount(
         arm=own.arm,
         n_answers=own.tokens.n_answers,
         n_tokens=rare.n_tokens,
         n_rare=rare.n_rare,
         pvalue_rare=rare.pvalue,
-        excess=top.excess,
-        statistic=top.statistic,
-        interval=_interval(top.interval),
+        excess=top.excess if top else None,
+        statistic=top.statistic if top else None,
+        interval=_interval(top.interval) if top else None,
         largest_gap=float(own.tokens.gaps.max()),
         histogram=_histogram(own.tokens),
     )

@@ -237,8 +237,11 @@ def _facts(audit: Audit, words: Words) -> Iterator[tuple[str, str]]:
     counts = _counts(audit)
     for part, (baseline, candidate) in counts.items():
         yield f"audited {part}", words("audited of", baseline=baseline, candidate=candidate)
-    total = audit.n_not_audited + sum(own.n_answers for arms in counts.values() for own in arms)
-    if total:
+    n_audited = sum(own.n_answers for arms in counts.values() for own in arms)
+    if audit.n_tokenized_again:
+        share = audit.n_tokenized_again / n_audited
+        yield "tokenized again", words("share of", n=audit.n_tokenized_again, total=n_audited, share=share)
+    if total := audit.n_not_audited + n_audited:
         share = audit.n_not_audited / total
         yield "not audited", words("share of", n=audit.n_not_audited, total=total, share=share)
     yield "scored by", words("scored how", form=audit.scoring) if audit.scoring else words("none")

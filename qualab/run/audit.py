@@ -22,7 +22,7 @@ from qualab.errors import (
     ScoringUnavailable,
     StoreError,
 )
-from qualab.model.audit import ScoredAnswer, Scoring, pack_ids, unpack_ids
+from qualab.model.audit import ScoredAnswer, Scoring, TokenScores, pack_ids, unpack_ids
 from qualab.model.engine import AuditSeen, EngineKind, audit_seen, engines_seen
 from qualab.model.items import ENGINE_SETTINGS, Answer, Item, Reply, Request, generations
 from qualab.model.names import AnswerStatus, Api, ArmName, AuditPart
@@ -57,7 +57,9 @@ CONSTRAINTS = (
     *("custom_logit_processor", "thinking_token_budget", "use_beam_search", "watermarking"),
 )
 """Settings under which tokens are not drawn from the model's own probabilities."""
-SAID = {AuditPart.STRUCTURED: "with a schema", AuditPart.SAMPLED: "at temperature 1"}
+SAID = {"format": "with a response format", "tools": "with tools", "sampled": "at temperature 1"}
+PARTS = {"format": AuditPart.STRUCTURED, "tools": AuditPart.STRUCTURED, "sampled": AuditPart.SAMPLED}
+"""Groups of items asked again, each of which an engine may refuse by itself."""
 
 
 async def telling_ids(endpoints: Mapping[ArmName, HttpEndpoint], api: Api) -> dict[str, object]:
@@ -142,7 +144,7 @@ class _Audit:
         run, store = self.run, self.store
         looks = await asyncio.to_thread(store.looks, run.id)
         asked = run.items[: looked_to(looks)] if looks else run.items
-        parts = {AuditPart.STRUCTURED: _structured(asked, run.plan.sampling)}
+        groups = _structured(asked, run.plan.sampling)
         if can_score:
             cap, plan = answer_cap(scoring), self.plan
             if cap is not None:  # no more is asked than will be scored
@@ -150,25 +152,28 @@ class _Audit:
                 plan = replace(plan, sampled_items=n_items, sampled_max_tokens=n_tokens)
             chosen = sampled_items(asked, plan.sampled_items, seed=run.plan.sampling.seed)
             neutral = await self._neutral_settings() if chosen else {}
-            parts[AuditPart.SAMPLED] = [
+            groups["sampled"] = [
                 replace(item, requests=(sampled_request(item.requests[0], plan, neutral),)) for item in chosen
             ]
         stored = await asyncio.to_thread(lambda: {_place(answer) for answer in store.scored(run.id)})
-        places = [(part, arm, item.position) for part, own in parts.items() for item in own for arm in run.endpoints]
+        places = [
+            (PARTS[name], arm, item.position) for name, own in groups.items() for item in own for arm in run.endpoints
+        ]
         if {*places} <= stored:
             return
         totals = {arm: sum(own is arm for _, own, _ in places) for arm in ArmName}
         done = {arm: sum(place[1] is arm and place in stored for place in places) for arm in ArmName}
         run.services.progress.finished()  # of what was asked before
         run.services.progress.started(run.comparison, totals=totals, done=done)
-        for part, items in parts.items():
+        for name, items in groups.items():
             if items:
-                run.services.progress.phase(f"Token audit: asking {len(items):,} items again {SAID[part]}")
-                await self._ask_part(part, items, {(arm, at, 0, 0) for own, arm, at in stored if own is part})
+                run.services.progress.phase(f"Token audit: asking {len(items):,} items again {SAID[name]}")
+                done_before = {(arm, at, 0, 0) for part, arm, at in stored if part is PARTS[name]}
+                await self._ask_group(name, items, done_before)
         run.services.progress.finished()
 
-    async def _ask_part(self, part: AuditPart, items: Sequence[Item], done: set[tuple[ArmName, int, int, int]]) -> None:
-        run, seed = self.run, self.run.plan.sampling.seed
+    async def _ask_group(self, name: str, items: Sequence[Item], done: set[tuple[ArmName, int, int, int]]) -> None:
+        run, seed, part = self.run, self.run.plan.sampling.seed, PARTS[name]
         first = min(items, key=lambda item: len(item.prompts[0].text))  # tells whether such requests are taken at all
         items = [first, *(item for item in items if item is not first)]
         refusing: list[ArmName] = []
@@ -195,7 +200,7 @@ class _Audit:
         )
         await ask_in_step(run, arms, recorder, feeding)
         if refusing:
-            self.notes.append(Reason(f"audit-note.{part}-refused", {"arms": tuple(refusing)}))
+            self.notes.append(Reason(f"audit-note.{name}-refused", {"arms": tuple(refusing)}))
             return
         n_stored = len(await asyncio.to_thread(answers, {item.position for item in items}))
         if n_lost := len(items) * len(arms) - n_stored:
@@ -256,17 +261,26 @@ class _Audit:
         """Yield an item's answers with their scores, without any where they cannot be audited."""
         model = self.run.plan.sampling.model
         prompt: tuple[int, ...] | None = None
+        known: dict[tuple[int, ...], TokenScores] = {}
         for answer, text, prompt_tokens, limit in answers:
             ids: tuple[int, ...] | None = unpack_ids(answer.token_ids)
             scored = replace(answer, token_ids=b"", scores=b"")
             try:
-                if not ids and text:
-                    ids = await endpoint.answer_ids(text, model=model)
+                if is_again := not ids and bool(text):
+                    ids = await endpoint.answer_ids(text or "", model=model)
                 if ids:
                     prompt = prompt or await endpoint.prompt_ids(request, model=model)
                     if prompt_tokens in (None, len(prompt)):
-                        tokens = await endpoint.score(prompt, ids[:limit], model=model, scoring=scoring)
-                        scored = replace(answer, token_ids=pack_ids(ids), scores=tokens.scores, pieces=tokens.pieces)
+                        key = ids[:limit]
+                        if key not in known:  # greedy answers of both arms are mostly the same
+                            known[key] = await endpoint.score(prompt, key, model=model, scoring=scoring)
+                        scored = replace(
+                            answer,
+                            token_ids=pack_ids(ids),
+                            is_tokenized_again=is_again,
+                            scores=known[key].scores,
+                            pieces=known[key].pieces,
+                        )
             except ScoringUnavailable:  # this text: the next may be taken
                 pass
             yield scored
@@ -363,9 +377,13 @@ def sampled_request(request: Request, plan: AuditPlan, neutral: Mapping[str, obj
     return replace(request, payload={**payload, **given, **neutral, "temperature": 1, "max_tokens": length})
 
 
-def _structured(items: Sequence[Item], sampling: SamplingPlan) -> list[Item]:
-    requests = ((item, structured_request(item, sampling=sampling)) for item in generations(items))
-    return [replace(item, requests=(request,)) for item, request in requests if request is not None]
+def _structured(items: Sequence[Item], sampling: SamplingPlan) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = {"format": [], "tools": []}
+    for item in generations(items):
+        if request := structured_request(item, sampling=sampling):
+            name = "tools" if "tools" in request.payload else "format"
+            groups[name].append(replace(item, requests=(request,)))
+    return groups
 
 
 def _put_asked(store: Store, comparison_id: str, part: AuditPart, answers: Sequence[Answer]) -> None:
