@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -82,22 +83,17 @@ async def audit_answers(run: Run, plan: AuditPlan) -> None:
     earlier = audit_seen(await asyncio.to_thread(services.store.observations, run.id))
     audit, scoring = _Audit(run, plan), None
     can_score = earlier is None or earlier.scoring is not None or earlier.lack is not None
-    try:
-        if baseline:
+    if baseline:
+        with audit.going_on():
             scoring = await baseline.scoring(model=run.plan.sampling.model)
             can_score = scoring is not None
+    with audit.going_on():
         await audit.ask(scoring, can_score=can_score)
-        if baseline and scoring:
+    if baseline and scoring:
+        with audit.going_on():
             await audit.score(baseline, scoring)
-        elif can_score:
-            audit.lacks.append(Reason(BASELINE_AWAY, {"id": run.id}))
-    except (StoreError, ComparisonBusy, ComparisonNotFound):
-        raise
-    except QualabError as error:
-        why = error.details["reason"] if isinstance(error, RunStopped) else error.message
-        audit.lacks.append(Reason("audit-lack.stopped", {"why": why, "id": run.id}))
-    finally:
-        services.progress.finished()
+    elif can_score and not baseline:
+        audit.lacks.append(Reason(BASELINE_AWAY, {"id": run.id}))
     known = earlier if baseline is None else None
     seen = AuditSeen(
         seen_at=services.clock.now(),
@@ -139,6 +135,19 @@ class _Audit:
     def store(self) -> Store:
         return self.run.services.store
 
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Note what a server fails at, and go on; what the store raises passes."""
+        try:
+            yield
+        except (StoreError, ComparisonBusy, ComparisonNotFound):
+            raise
+        except QualabError as error:
+            why = error.details["reason"] if isinstance(error, RunStopped) else error.message
+            self.lacks.append(Reason("audit-lack.stopped", {"why": why, "id": self.run.id}))
+        finally:
+            self.run.services.progress.finished()
+
     async def ask(self, scoring: Scoring | None, *, can_score: bool) -> None:
         """Ask both parts' missing answers of the arms that are served. Raises as `ask_all`, and of the settings."""
         run, store = self.run, self.store
@@ -170,7 +179,6 @@ class _Audit:
                 run.services.progress.phase(f"Token audit: asking {len(items):,} items again {SAID[name]}")
                 done_before = {(arm, at, 0, 0) for part, arm, at in stored if part is PARTS[name]}
                 await self._ask_group(name, items, done_before)
-        run.services.progress.finished()
 
     async def _ask_group(self, name: str, items: Sequence[Item], done: set[tuple[ArmName, int, int, int]]) -> None:
         run, seed, part = self.run, self.run.plan.sampling.seed, PARTS[name]
@@ -226,7 +234,7 @@ class _Audit:
             if not total:
                 return
             progress.phase(f"Token audit: the baseline scores {total:,} answers")
-            recorder, waiting, said_s = Recorder(partial(self.store.put_scored, run.id)), iter(items.items()), 0.0
+            recorder, waiting = Recorder(partial(self.store.put_scored, run.id)), iter(items.items())
             said_s = clock.monotonic_s()
 
             async def work() -> None:

@@ -229,15 +229,16 @@ def test_a_killed_audit_goes_on_asks_and_scores_nothing_twice_and_ends_as_a_whol
 
 
 @contextmanager
-def broken_from(server: ScriptedServer, n: int) -> Iterator[None]:
-    """Lets the server fail to score from the nth time on."""
+def broken_from(server: ScriptedServer, n: int, *, setting: str = "prompt_logprobs") -> Iterator[None]:
+    """Lets the server fail at requests with a setting that is not 0, from the nth on: at scoring, unless given."""
     route, left = ("POST", "/v1/completions"), n
     works = server.routes[route]
 
     async def step(request: Any) -> Any:
         nonlocal left
-        left -= "prompt_logprobs" in await request.json()
-        return await (works if left >= 0 else BROKEN)(request)
+        is_such = bool((await request.json()).get(setting))
+        left -= is_such
+        return await (BROKEN if is_such and left < 0 else works)(request)
 
     server.routes[route] = step
     yield
@@ -260,6 +261,19 @@ def test_a_server_that_fails_in_the_middle_costs_the_audit_and_not_the_verdict_a
         assert len(scorings(both.off)) - before == 100 - n_scored
         assert audit_in(again).n_not_audited == 0
         assert [arm.n_answers for arm in audit_in(again).foreign] == [30, 30]
+
+
+def test_a_candidate_that_fails_when_sampling_leaves_the_greedy_answers_audited_and_is_asked_again_later() -> None:
+    with audited_pair() as both:
+        with broken_from(both.on, 8, setting="temperature"):
+            found = audit_in(both.compared(**AUDITED))
+        assert [arm.n_answers for arm in found.foreign] == [30, 30]
+        assert found.reason.code == "audit.early"
+        assert "The candidate at" in english(found.reason.values["why"])
+        n_asked = len(bodies(both.off, temperature=1))
+        assert audit_in(both.audited()).n_not_audited == 0
+        assert [len(both.scored(SAMPLED, arm)) for arm in ArmName] == [20, 20]
+        assert len(bodies(both.off, temperature=1)) <= 20 + 4 < n_asked + 20
 
 
 def retokenized_otherwise(both: Audited) -> None:
