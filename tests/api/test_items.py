@@ -72,8 +72,10 @@ def test_an_item_shows_its_audited_tokens_and_items_are_found_by_foreign_ones(wo
         for arm, part in product(ArmName, odd):
             own = odd[part] if (arm, position) == (ArmName.CANDIDATE, 5) else {}
             working.store.put_scored(comparison_id, [scored(part, arm, position, ("x", " y", "\ufffd"), own)])
+    for arm, texts in zip(ArmName, (("x", " y", " z"), ("x", " y")), strict=True):  # the candidate ends too early
+        working.store.put_scored(comparison_id, [scored(AuditPart.GREEDY, arm, 8, texts, {})])
     url = f"/v1/comparisons/{comparison_id}/items"
-    for query, positions in {"foreign=true": [5], "foreign=false": [2, 7], "foreign=true&flipped=true": []}.items():
+    for query, positions in {"foreign=true": [5, 8], "foreign=false": [2, 7], "foreign=true&flipped=true": []}.items():
         found = working.client.get(f"{url}?{query}").json()["entries"]
         assert [one["position"] for one in found] == positions, query
     item = working.client.get(f"{url}/5").json()
@@ -92,7 +94,11 @@ def test_an_item_shows_its_audited_tokens_and_items_are_found_by_foreign_ones(wo
     assert [round(token["logprob"], 4) for token in greedy["tokens"]] == [-0.3, -0.1, -7.35]
     assert [token["choice"] for token in sampled["tokens"]] == ["x", "", "c"]
     assert [[token["is_foreign"] for token in one["tokens"]] for one in (greedy, sampled)] == [[False, False, True]] * 2
-    assert working.client.get(f"{url}/3").json()["audited"] == []
+    (_, early), nothing = (working.client.get(f"{url}/{position}").json()["audited"] for position in (8, 3))
+    *_, end = early["tokens"]
+    assert (len(early["tokens"]), early["n_tokens"], end["is_end"], end["is_foreign"]) == (3, 2, True, True)
+    assert "(end)" in working.client.get(f"/comparisons/{comparison_id}/items/8").text
+    assert nothing == []
 
 
 def test_what_does_not_change_is_not_sent_twice(compared: tuple[Service, str]) -> None:
