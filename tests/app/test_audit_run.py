@@ -216,13 +216,14 @@ def test_a_killed_audit_goes_on_asks_and_scores_nothing_twice_and_ends_as_a_whol
         n_before = len(scorings(both.off)), len(bodies(both.on, temperature=1))
         analysis = both.resumed()
         in_flight = 4
-        assert 100 <= len(scorings(both.off)) <= 100 + in_flight * while_scoring
+        sent = [tuple(body["prompt"]) for body in scorings(both.off)]
+        assert len(sent) - len(set(sent)) <= in_flight * while_scoring  # answers that are the same are scored once
         assert 20 <= len(bodies(both.on, temperature=1)) <= 20 + in_flight * (not while_scoring)
         assert n_before[not while_scoring] < (20 if not while_scoring else 100)
         asked = len(both.off.requests), len(both.on.requests)
         again = both.audited()
         assert audit_in(again) == audit_in(analysis)
-        assert len(scorings(both.off)) + len(bodies(both.on, temperature=1)) <= 120 + in_flight
+        assert len(scorings(both.off)) == len(sent)
         assert len(both.off.requests) - asked[0] <= 4  # probes
     with audited_pair() as whole:
         assert audit_in(whole.compared(**AUDITED)).foreign == audit_in(analysis).foreign
@@ -254,11 +255,12 @@ def test_a_server_that_fails_in_the_middle_costs_the_audit_and_not_the_verdict_a
         assert f"qualab audit {both.comparison.id}" in english(both.seen.lack)
         assert audit_in(analysis).ruling is AuditRuling.INCONCLUSIVE
         n_scored = sum(bool(row.scores) for part in (GREEDY, SAMPLED) for row in both.scored(part))
-        assert 20 <= n_scored <= 25
+        assert 20 <= n_scored < 80
         before = len(scorings(both.off))
         again = both.audited()
         assert both.seen.lack is None
-        assert len(scorings(both.off)) - before == 100 - n_scored
+        assert len(scorings(both.off)) - before <= 100 - n_scored
+        assert all(row.scores for part in (GREEDY, SAMPLED) for row in both.scored(part))
         assert audit_in(again).n_not_audited == 0
         assert [arm.n_answers for arm in audit_in(again).foreign] == [30, 30]
 
@@ -357,7 +359,7 @@ def test_items_with_a_schema_are_asked_with_it_unless_that_is_refused(rejects: t
         assert {row.scores for row in both.scored(STRUCTURED)} == {b""}
         notes = english(audit_in(analysis).notes)
         assert notes == (
-            ("The baseline and the candidate refused a request with a schema: no item was asked so.",)
+            ("The baseline and the candidate refused a request with a response format: no item was asked so.",)
             if rejects
             else ()
         )
