@@ -226,7 +226,7 @@ class _Audit:
         return neutral | ({"return_token_ids": True} if "return_token_ids" in taken else {})
 
     async def score(self, endpoint: HttpEndpoint, scoring: Scoring) -> None:
-        """Score what is stored unscored, item by item; each answer is committed as it is scored."""
+        """Score what is stored unscored; an item's answers are committed together."""
         run, progress, clock = self.run, self.run.services.progress, self.run.services.clock
         with kept_alive(run):
             items = await asyncio.to_thread(self._to_score, scoring)
@@ -242,13 +242,14 @@ class _Audit:
                 for position, answers in waiting:
                     try:
                         async for scored in self._scored(endpoint, scoring, run.items[position].requests[0], answers):
-                            await recorder.add(scored)
+                            recorder.hold(scored)
                             n_done += 1
                     except EndpointUnreachable as error:
                         n_lost += 1
                         if n_lost >= MOST_LOST:
                             raise
                         progress.phase(f"Token audit: {error.message}")
+                    await recorder.stored()
                     if clock.monotonic_s() - said_s >= SAY_EVERY_S:
                         said_s = clock.monotonic_s()
                         progress.phase(f"Token audit: {n_done:,} of {total:,} answers are scored")
