@@ -103,12 +103,14 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     n_not_audited = sum(answer.scores == b"" for answer in answers if answer.part is not _STRUCTURED)
     n_again = sum(answer.is_tokenized_again for answer in answers)
     result = replace(empty, n_not_audited=n_not_audited, n_tokenized_again=n_again)
-    if any((_GREEDY, arm) not in parts for arm in ArmName):
+    greedy, sampled = (
+        [parts[part, arm] for arm in ArmName] if all((part, arm) in parts for arm in ArmName) else []
+        for part in (_GREEDY, _SAMPLED)
+    )
+    if not greedy and not sampled:
         return replace(result, reason=Reason("audit.early", {"why": seen.lack}) if seen.lack else result.reason)
-    greedy = [parts[_GREEDY, arm] for arm in ArmName]
     foreign = [foreign_tokens(own.tokens, tau=plan.tau, alpha=alpha) for own in greedy]
-    pvalue = _paired(*greedy)
-    sampled = [parts[_SAMPLED, arm] for arm in ArmName if (_SAMPLED, arm) in parts]
+    pvalue = _paired(*greedy) if greedy else None
     rare = [rare_tokens(own.tokens, vocabulary=vocabulary) for own in sampled]
     top: Calibration | None = None
     whole = [own for own in map(_as_generated, sampled) if own]
@@ -117,8 +119,8 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     ruling, reason = rule(foreign, pvalue, rare, top, plan=plan, alpha=alpha)
     if seen.lack and ruling in (AuditRuling.CLEAN, AuditRuling.INCONCLUSIVE):
         ruling, reason = AuditRuling.INCONCLUSIVE, Reason("audit.early", {"why": seen.lack})
-    needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - foreign[1].n_tokens
-    is_open = ruling is AuditRuling.INCONCLUSIVE and not foreign[1].n_foreign
+    is_open = bool(foreign) and ruling is AuditRuling.INCONCLUSIVE and not foreign[1].n_foreign
+    needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - foreign[1].n_tokens if is_open else 0
     return replace(
         result,
         ruling=ruling,
@@ -126,7 +128,7 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         foreign=tuple(_foreign_count(*pair) for pair in zip(greedy, foreign, strict=True)),
         pvalue_foreign=pvalue,
         tasks=tuple(row for own in parts.values() for row in _by_task(own, items)),
-        partings=tuple(_partings(*greedy, items=items, tau=plan.tau)),
+        partings=tuple(_partings(*greedy, items=items, tau=plan.tau)) if greedy else (),
         sampled=tuple(map(_sampled_count, sampled, rare, (top.baseline, top.candidate) if top else (None, None))),
         calibration=top.difference if top else None,
         calibration_interval=_interval(top.interval) if top else None,
@@ -181,7 +183,7 @@ def audit_caveats(audit: Audit | None, alpha: float) -> Iterator[Reason]:
 
 def rule(
     foreign: Sequence[ForeignTokens],
-    pvalue: float,
+    pvalue: float | None,
     rare: Sequence[RareTokens],
     top: Calibration | None,
     *,
@@ -190,10 +192,10 @@ def rule(
 ) -> tuple[AuditRuling, Reason]:
     """Rule on the baseline's and the candidate's counts; the two tests share `alpha`.
 
-    `pvalue` is McNemar's over greedy answers; `rare` and `top` are of sampled answers, empty and None without.
+    `foreign` and `pvalue`, McNemar's, are of greedy answers, empty and None without; `rare` and `top` of sampled ones.
     """
-    (before, after), margin = foreign, plan.calibration_margin
-    if before.n_foreign > plan.max_foreign_share * before.n_tokens:
+    margin = plan.calibration_margin
+    if foreign and (before := foreign[0]).n_foreign > plan.max_foreign_share * before.n_tokens:
         counted = {"n": before.n_foreign, "total": before.n_tokens, "tau": plan.tau}
         return AuditRuling.INVALID, Reason("audit.control-greedy", counted)
     if len(rare) == len(ArmName):
@@ -207,7 +209,8 @@ def rule(
         if rare[1].pvalue <= alpha / 2.0:
             counted = {"n": rare[1].n_rare, "total": rare[1].n_tokens, "pvalue": rare[1].pvalue}
             return AuditRuling.FOREIGN, Reason("audit.rare", counted)
-    if pvalue <= alpha / 2.0 and after.n_answers_foreign > before.n_answers_foreign:
+    if pvalue is not None and pvalue <= alpha / 2.0 and foreign[1].n_answers_foreign > foreign[0].n_answers_foreign:
+        after = foreign[1]
         counted = {"n": after.n_foreign, "total": after.n_tokens, "answers": after.n_answers_foreign, "pvalue": pvalue}
         return AuditRuling.FOREIGN, Reason("audit.foreign", counted)
     if top and top.interval:
@@ -223,7 +226,9 @@ def rule(
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-answers")
     elif plan.sampled_items:
         return AuditRuling.INCONCLUSIVE, Reason("audit.no-ids" if rare else "audit.no-samples")
-    if after.upper_share > plan.max_foreign_share:
+    if not foreign:
+        return AuditRuling.INCONCLUSIVE, Reason("audit.no-greedy")
+    if (after := foreign[1]).upper_share > plan.max_foreign_share:
         needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - after.n_tokens
         values = {"share": after.upper_share, "limit": plan.max_foreign_share, "n": after.n_foreign, "needed": needed}
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-tokens", values)
@@ -406,6 +411,7 @@ def _worst(
             arm=arm,
             position=position,
             task=items[position].task,
+            doc_id=items[position].doc_id,
             index=index,
             gap=-gap,
             rank=rank,

@@ -152,6 +152,7 @@ class WorstToken:
     arm: ArmName
     position: int
     task: str
+    doc_id: int
     index: int
     """Of the token in its answer, from 0."""
     gap: float

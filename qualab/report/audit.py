@@ -219,7 +219,7 @@ WORST_COLUMNS = ("item", "arm", "in context", "choice instead", "nats", "rank")
 def _worst(audit: Audit, words: Words) -> Table:
     rows: list[Cells] = [
         {
-            "item": f"{token.task} · {token.position}",
+            "item": f"{token.task}/{token.doc_id}",
             "arm": words("arm and part", arm=token.arm, part=token.part),
             "in context": in_context(token),
             "choice instead": FORMS["choice"](token.choice),

@@ -181,6 +181,12 @@ RULINGS = {
         "audit.few-answers",
     ),
     "nothing sampled": (both(130, {}), SAMPLING, AuditRuling.INCONCLUSIVE, "audit.no-samples"),
+    "no answer at temperature 0": (
+        sampled((0.0, 0.0), n_answers=900, likely=0.9),
+        SAMPLING,
+        AuditRuling.INCONCLUSIVE,
+        "audit.no-greedy",
+    ),
     "one arm alone": (arm_of(BASELINE, 130, {}), PLAN, AuditRuling.INCONCLUSIVE, "audit.nothing-scored"),
     "nothing": ([], PLAN, AuditRuling.INCONCLUSIVE, "audit.nothing-scored"),
 }

@@ -21,7 +21,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from qualab.analysis.audit import last_audit
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
 from qualab.model.items import Change, OutcomeFilter
@@ -309,7 +308,7 @@ class ItemForm(ItemsForm):
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
     """List the items of a comparison."""
     own = comparison_of(call.context, comparison_id)
-    has_audit = own.plan.audit is not None or last_audit(call.context.store, comparison_id) is not None
+    has_audit = own.plan.audit is not None or audit_seen(call.context.store.observations(comparison_id)) is not None
     outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
     return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS, has_audit=has_audit)
 
