@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
+from qualab.model.engine import audit_seen
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
