@@ -37,7 +37,8 @@ def worst(part: AuditPart = SAMPLED) -> tuple[WorstToken, ...]:
     return tuple(
         WorstToken(
             part=part, arm=CANDIDATE if place else BASELINE, position=17 + place, task="gsm8k", doc_id=67 + place,
-            index=40 + place, gap=49.13 - 5.0 * place, rank=31_204 - place, before=before, token=token, after=after, choice=choice,
+            index=40 + place, gap=49.13 - 5.0 * place, rank=31_204 - place,
+            before=before, token=token, after=after, choice=choice,
         )
         for place, (before, token, after, choice) in enumerate(ODD_TOKENS)
     )  # fmt: skip
