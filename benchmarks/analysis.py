@@ -3,8 +3,8 @@
     python -m benchmarks.analysis [--profile]
 
 The 34 metrics of the published benchmarks with made-up scores, at their real sizes and at 11,000 items, with few and
-with many changed answers, and the audit of 1,000,000 scored tokens. Wall time and processor time, each the best of three,
-from a SQLite store.
+with many changed answers, and the audit of 1,000,000 scored tokens. Wall time and processor time, each the best of
+three, from a SQLite store.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class LanguageModel:
     def generate(self, prompt: Sequence[int], body: Mapping[str, Any]) -> tuple[list[int], str]:
         """Token ids of an answer with its end, and the finish reason."""
         seed = body.get("seed", 0) if body.get("temperature", 1) else None
-        state, ids = after(prompt), []
+        state = after(prompt)
+        ids: list[int] = []
         while len(ids) < body["max_tokens"] and END not in ids[-1:]:
             following = self.next(state)
             token = following.token(self._rank(following, state, seed))
@@ -133,8 +134,9 @@ class LanguageModel:
         yield None
         for token in ids[1:]:
             following = self.next(state)
-            ranks = dict.fromkeys((following.rank(token), *range(n_top if n_top >= 0 else N_TOKENS)))
-            told = {following.token(rank): (rank, following.logprob(rank)) for rank in ranks}
+            likely = {following.token(rank): rank for rank in range(n_top if n_top >= 0 else N_TOKENS)}
+            ranks = likely | {token: following.rank(token)}  # of any number, as in a trial
+            told = {one: (rank, following.logprob(rank)) for one, rank in ranks.items()}
             yield {
                 str(one): {
                     "logprob": value if self.floor is None or value > self.floor else -9999.0,
@@ -154,4 +156,5 @@ def after(ids: Sequence[int]) -> int:
 
 
 def spelt(ids: Sequence[int]) -> str:
-    return "".join(chr(token) for token in ids if token != END)
+    """The text of the model's own tokens; of others none."""
+    return "".join(chr(token) for token in ids if FIRST < token < FIRST + N_TOKENS)

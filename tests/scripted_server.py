@@ -278,7 +278,7 @@ class ScriptedServer:
 
     def _models(self) -> dict[str, Any]:
         length, kind = self.script.max_model_len, self.script.engine.kind
-        cards = {
+        cards: dict[str, dict[str, Any]] = {
             "llama": {"owned_by": "llamacpp", "meta": {"n_ctx": length, "n_params": 134515008}},
             "tgi": {"created": 0, "owned_by": self.model},
             "tensorrt_llm": {"owned_by": kind},
@@ -322,7 +322,7 @@ class ScriptedServer:
                 choices.append({"text": decode(whole), "logprobs": found, "finish_reason": "length"})
             else:
                 done, told = self._generate(decode(one), body, prompt_ids=one)
-                choice = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+                choice: dict[str, Any] = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
                 choices.append(choice | self._told_tokens(body, one, done))
         return self._answer("text_completion", choices, ids, told)
 
@@ -339,13 +339,14 @@ class ScriptedServer:
         thought = decode(thoughts[: body["max_tokens"]]) or None
         text = done.text if len(thoughts) < body["max_tokens"] else None
         message = {"role": "assistant", "content": text, "reasoning_content": thought}
-        choice = {"message": message, "logprobs": None, "finish_reason": done.finish_reason}
+        choice: dict[str, Any] = {"message": message, "logprobs": None, "finish_reason": done.finish_reason}
         choice |= self._told_tokens(body, ids, done)
         return self._answer("chat.completion", [choice], [ids], told)
 
     def _told_tokens(self, body: Mapping[str, Any], prompt: Sequence[int], done: Completion) -> dict[str, Any]:
         """Ids of the answer's tokens and log-probabilities of the prompt's, where they are asked for, as vLLM's."""
-        lm, told = self.script.lm, {}
+        lm = self.script.lm
+        told: dict[str, Any] = {}
         if lm and body.get("return_token_ids"):
             told |= {"token_ids": list(done.token_ids), "prompt_token_ids": list(prompt)}
         if lm and body.get("prompt_logprobs") is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.analysis.samples import Streams
+from qualab.analysis.structured import structured_count
 from qualab.model.audit import (
     GAP_EDGES,
     TOKEN_BYTES,
@@ -22,7 +23,7 @@ from qualab.model.audit import (
     WorstToken,
 )
 from qualab.model.comparison import Comparison
-from qualab.model.engine import AuditSeen
+from qualab.model.engine import audit_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, AuditPart, AuditRuling, IntervalOf, Verdict
 from qualab.model.plan import AuditPlan
@@ -73,8 +74,7 @@ class ArmTokens:
 
 def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], streams: Streams) -> Audit | None:
     """Rule on what is stored of a comparison's audit; None where neither its plan nor anybody else asked for one."""
-    observed = (seen for seen in store.observations(comparison.id) if isinstance(seen, AuditSeen))
-    planned, seen = comparison.plan.audit, next(reversed(list(observed)), None)
+    planned, seen = comparison.plan.audit, audit_seen(store.observations(comparison.id))
     if seen is None and planned is None:
         return None
     plan = planned or (seen.plan if seen else AuditPlan())
@@ -87,6 +87,13 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         notes=seen.notes if seen else (),
     )
     answers = [answer for answer in store.scored(comparison.id) if answer.position < len(items)]
+    texts = {(a.position, a.arm): a.text for a in answers if a.part is _STRUCTURED and a.status.is_answer}
+    asked = sorted({position for position, _ in texts})
+    pairs = (
+        (items[position], texts.get((position, ArmName.BASELINE)), texts.get((position, ArmName.CANDIDATE)))
+        for position in asked
+    )
+    empty = replace(empty, structured=structured_count(pairs))
     if seen is None:
         return empty
     if seen.scoring is None and seen.lack is None:
@@ -94,23 +101,26 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     alpha, vocabulary = comparison.plan.rule.alpha, seen.vocabulary or LARGEST_VOCABULARY
     parts = _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
     n_not_audited = sum(answer.scores == b"" for answer in answers if answer.part is not _STRUCTURED)
-    result = replace(empty, n_not_audited=n_not_audited)
-    if any((_GREEDY, arm) not in parts for arm in ArmName):
+    n_again = sum(answer.is_tokenized_again for answer in answers)
+    result = replace(empty, n_not_audited=n_not_audited, n_tokenized_again=n_again)
+    greedy, sampled = (
+        [parts[part, arm] for arm in ArmName] if all((part, arm) in parts for arm in ArmName) else []
+        for part in (_GREEDY, _SAMPLED)
+    )
+    if not greedy and not sampled:
         return replace(result, reason=Reason("audit.early", {"why": seen.lack}) if seen.lack else result.reason)
-    greedy = [parts[_GREEDY, arm] for arm in ArmName]
     foreign = [foreign_tokens(own.tokens, tau=plan.tau, alpha=alpha) for own in greedy]
-    pvalue = _paired(*greedy)
-    sampled = [parts[_SAMPLED, arm] for arm in ArmName if (_SAMPLED, arm) in parts]
+    pvalue = _paired(*greedy) if greedy else None
     rare = [rare_tokens(own.tokens, vocabulary=vocabulary) for own in sampled]
     top: Calibration | None = None
-    if len(sampled) == 2:
-        rng = streams.rng("audit")
-        top = calibration(*(own.tokens for own in sampled), rng=rng, confidence_level=1.0 - 2.0 * alpha)
+    whole = [own for own in map(_as_generated, sampled) if own]
+    if len(whole) == 2:
+        top = calibration(*whole, rng=streams.rng("audit"), confidence_level=1.0 - 2.0 * alpha)
     ruling, reason = rule(foreign, pvalue, rare, top, plan=plan, alpha=alpha)
     if seen.lack and ruling in (AuditRuling.CLEAN, AuditRuling.INCONCLUSIVE):
         ruling, reason = AuditRuling.INCONCLUSIVE, Reason("audit.early", {"why": seen.lack})
-    needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - foreign[1].n_tokens
-    is_open = ruling is AuditRuling.INCONCLUSIVE and not foreign[1].n_foreign
+    is_open = bool(foreign) and ruling is AuditRuling.INCONCLUSIVE and not foreign[1].n_foreign
+    needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - foreign[1].n_tokens if is_open else 0
     return replace(
         result,
         ruling=ruling,
@@ -118,13 +128,24 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         foreign=tuple(_foreign_count(*pair) for pair in zip(greedy, foreign, strict=True)),
         pvalue_foreign=pvalue,
         tasks=tuple(row for own in parts.values() for row in _by_task(own, items)),
-        partings=tuple(_partings(*greedy, items=items, tau=plan.tau)),
-        sampled=tuple(map(_sampled_count, sampled, rare, (top.baseline, top.candidate))) if top else (),
+        partings=tuple(_partings(*greedy, items=items, tau=plan.tau)) if greedy else (),
+        sampled=tuple(map(_sampled_count, sampled, rare, (top.baseline, top.candidate) if top else (None, None))),
         calibration=top.difference if top else None,
         calibration_interval=_interval(top.interval) if top else None,
         tokens_needed=max(needed, 0) if is_open else None,
         worst=tuple(_worst(store, comparison.id, list(parts.values()), items)),
     )
+
+
+def scored_parts(
+    store: Stored, comparison: Comparison, *, positions: Collection[int] | None = None, with_pieces: bool = False
+) -> dict[tuple[AuditPart, ArmName], ArmTokens]:
+    """Read scored tokens, and which are foreign, as the audit counts them; of all items, or of some."""
+    seen = audit_seen(store.observations(comparison.id))
+    plan = comparison.plan.audit or (seen.plan if seen else AuditPlan())
+    vocabulary = (seen and seen.vocabulary) or LARGEST_VOCABULARY
+    answers = store.scored(comparison.id, positions=positions, with_pieces=with_pieces)
+    return _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
 
 
 def with_audit(
@@ -162,7 +183,7 @@ def audit_caveats(audit: Audit | None, alpha: float) -> Iterator[Reason]:
 
 def rule(
     foreign: Sequence[ForeignTokens],
-    pvalue: float,
+    pvalue: float | None,
     rare: Sequence[RareTokens],
     top: Calibration | None,
     *,
@@ -171,20 +192,25 @@ def rule(
 ) -> tuple[AuditRuling, Reason]:
     """Rule on the baseline's and the candidate's counts; the two tests share `alpha`.
 
-    `pvalue` is McNemar's over greedy answers; `rare` and `top` are of sampled answers, empty and None without.
+    `foreign` and `pvalue`, McNemar's, are of greedy answers, empty and None without; `rare` and `top` of sampled ones.
     """
-    (before, after), margin = foreign, plan.calibration_margin
-    if before.n_foreign > plan.max_foreign_share * before.n_tokens:
+    margin = plan.calibration_margin
+    if foreign and (before := foreign[0]).n_foreign > plan.max_foreign_share * before.n_tokens:
         counted = {"n": before.n_foreign, "total": before.n_tokens, "tau": plan.tau}
         return AuditRuling.INVALID, Reason("audit.control-greedy", counted)
-    if top:
-        if rare[0].pvalue <= alpha / 2.0 or _is_outside(top.baseline.interval, margin):
-            counted = {"n": rare[0].n_rare, "total": rare[0].n_tokens, "excess": top.baseline.excess}
-            return AuditRuling.INVALID, Reason("audit.control-sampled", {**counted, "pvalue": rare[0].pvalue})
+    if len(rare) == len(ArmName):
+        if rare[0].pvalue <= alpha / 2.0:
+            counted = {"n": rare[0].n_rare, "total": rare[0].n_tokens, "pvalue": rare[0].pvalue}
+            return AuditRuling.INVALID, Reason("audit.control-sampled", counted)
+        if top and top.baseline.interval and _is_outside(top.baseline.interval, margin):
+            limits = {"low": top.baseline.interval.low, "high": top.baseline.interval.high}
+            values = {"difference": top.baseline.excess, **limits, "margin": margin}
+            return AuditRuling.INVALID, Reason("audit.control-calibration", values)
         if rare[1].pvalue <= alpha / 2.0:
             counted = {"n": rare[1].n_rare, "total": rare[1].n_tokens, "pvalue": rare[1].pvalue}
             return AuditRuling.FOREIGN, Reason("audit.rare", counted)
-    if pvalue <= alpha / 2.0 and after.n_answers_foreign > before.n_answers_foreign:
+    if pvalue is not None and pvalue <= alpha / 2.0 and foreign[1].n_answers_foreign > foreign[0].n_answers_foreign:
+        after = foreign[1]
         counted = {"n": after.n_foreign, "total": after.n_tokens, "answers": after.n_answers_foreign, "pvalue": pvalue}
         return AuditRuling.FOREIGN, Reason("audit.foreign", counted)
     if top and top.interval:
@@ -199,8 +225,10 @@ def rule(
     elif top:
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-answers")
     elif plan.sampled_items:
-        return AuditRuling.INCONCLUSIVE, Reason("audit.no-samples")
-    if after.upper_share > plan.max_foreign_share:
+        return AuditRuling.INCONCLUSIVE, Reason("audit.no-ids" if rare else "audit.no-samples")
+    if not foreign:
+        return AuditRuling.INCONCLUSIVE, Reason("audit.no-greedy")
+    if (after := foreign[1]).upper_share > plan.max_foreign_share:
         needed = tokens_needed(plan.max_foreign_share, alpha=alpha) - after.n_tokens
         values = {"share": after.upper_share, "limit": plan.max_foreign_share, "n": after.n_foreign, "needed": needed}
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-tokens", values)
@@ -293,16 +321,22 @@ def _foreign_count(own: ArmTokens, counted: ForeignTokens) -> ForeignCount:
     )
 
 
-def _sampled_count(own: ArmTokens, rare: RareTokens, top: TopChoice) -> SampledCount:
+def _as_generated(own: ArmTokens) -> ScoredTokens | None:
+    """Join the answers whose ids are as generated: without its end an answer seems to shun the choice to end."""
+    answers = [answer for answer in own.answers if not answer.is_tokenized_again]
+    return scored_tokens(answers) if answers else None
+
+
+def _sampled_count(own: ArmTokens, rare: RareTokens, top: TopChoice | None) -> SampledCount:
     return SampledCount(
         arm=own.arm,
         n_answers=own.tokens.n_answers,
         n_tokens=rare.n_tokens,
         n_rare=rare.n_rare,
         pvalue_rare=rare.pvalue,
-        excess=top.excess,
-        statistic=top.statistic,
-        interval=_interval(top.interval),
+        excess=top.excess if top else None,
+        statistic=top.statistic if top else None,
+        interval=_interval(top.interval) if top else None,
         largest_gap=float(own.tokens.gaps.max()),
         histogram=_histogram(own.tokens),
     )
@@ -377,6 +411,7 @@ def _worst(
             arm=arm,
             position=position,
             task=items[position].task,
+            doc_id=items[position].doc_id,
             index=index,
             gap=-gap,
             rank=rank,

@@ -49,7 +49,7 @@ def is_valid(item: Item, text: str) -> bool:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_not_json)
     except (ValueError, RecursionError):
         return False
-    return _validator(item.doc["response_format"], item.doc["tools"]).is_valid(value)
+    return bool(_validator(item.doc["response_format"], item.doc["tools"]).is_valid(value))
 
 
 @lru_cache(maxsize=128)

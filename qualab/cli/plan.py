@@ -138,6 +138,8 @@ def _figures(planning: Planning) -> dict[str, Any]:
             | {name: getattr(metric, part) for name, part in names.items()}
             for metric in planning.metrics
         },
+        "audit": planning.audit
+        and {name: getattr(planning.audit, name) for name in ("n_tokens", "provable_share", "n_tokens_needed")},
         "cannot_be_proven": list(ENGLISH.reasons(planning.unproven)),
     }
     rounded: dict[str, Any] = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 6))

@@ -239,7 +239,8 @@ def demo(
                     signal.pause()
             return
         given = {"baseline": baseline, "candidate": candidate, "model": DEMO_MODEL, "tasks": ("demo",)}
-        settings = load(command_line={**given, "label": "demo", "concurrency": DEMO_CONCURRENCY, "db": db})
+        own = {"label": "demo", "concurrency": DEMO_CONCURRENCY, "audit": True, "db": db}
+        settings = load(command_line={**given, **own})
         services = replace(bootstrap.services_of(settings), progress=progress)
         run_to_end(use_case.start(services, settings), progress)
     print_result(services.store, progress.comparison_id, Format.TEXT)

@@ -157,7 +157,7 @@ def _calls(calls: Any) -> str:
             arguments = call["function"].get("arguments")
             with suppress(orjson.JSONDecodeError):
                 arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
-            listed.append({"name": call["function"]["name"], "arguments": arguments})
+            listed.append({"name": call["function"].get("name"), "arguments": arguments})
     except (TypeError, LookupError, AttributeError):
         raise Failure("the message's tool_calls have another form") from None
     return orjson.dumps(listed).decode()

@@ -51,8 +51,9 @@ class Row(NamedTuple):
     own: float
     top: float
     rank: int
-    text: str
-    choice: str
+    text: str | None
+    """None where the server has no tokenizer; empty within a character."""
+    choice: str | None
 
 
 class Form(NamedTuple):
@@ -90,8 +91,8 @@ def _next_token(answer: Any, _: int, ids: Sequence[int]) -> Iterator[Row]:
     listed = sampled["top_logprobs"]
     rank = next((rank for rank, entry in enumerate(listed, 1) if entry["id"] == token), len(listed) + 1)
     own = listed[rank - 1] if rank <= len(listed) else sampled
-    # the last that is listed bounds one that is not, where another was sampled
-    logprob = own["logprob"] if own["id"] == token else listed[-1]["logprob"]
+    # one that is not listed is no likelier than the last that is, which bounds it where another was sampled
+    logprob = min(own["logprob"] if own["id"] == token else 0.0, listed[min(rank, len(listed)) - 1]["logprob"])
     yield Row(logprob, listed[0]["logprob"], rank, _piece(own, token), _piece(listed[0], listed[0]["id"]))
 
 
@@ -220,8 +221,8 @@ class Scorer:
         return TokenScores(
             scores=b"".join(struct.pack("<ffI", own, top, rank) for own, top, rank, *_ in rows),
             pieces=TokenPieces(
-                texts=tuple(row.text for row in rows),
-                choices={index: row.choice for index, row in enumerate(rows) if row.rank > 1},
+                texts=tuple(row.text or "" for row in rows),
+                choices={index: row.choice or "" for index, row in enumerate(rows) if row.rank > 1},
             ),
         )
 

@@ -66,7 +66,7 @@ class BenchmarkEntry(TaskHints):
     groups: tuple[str, ...] = ()
     tasks: dict[str, TaskHints] = {}
     primary: tuple[str, ...] | None = None
-    """Metric ids in order of preference; empty for one that decides nothing beside others, None for no preference."""
+    """Metric ids in order of preference; empty for a benchmark without one beside others, None for no preference."""
 
 
 class SuiteEntry(Entry):

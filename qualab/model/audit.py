@@ -30,6 +30,8 @@ class ScoredAnswer:
     """Of sampled and structured answers; that of greedy ones is in the comparison's own answer."""
     token_ids: bytes
     """As `pack_ids`; empty where they are not known."""
+    is_tokenized_again: bool = False
+    """True where the ids are those of the text, not as the engine generated them: then the end is not among them."""
     scores: bytes | None = None
     """`TOKEN_BYTES` a token, of all of them or the first ones; None where they are to be scored still."""
     pieces: TokenPieces | None = None
@@ -104,8 +106,11 @@ class SampledCount:
     n_tokens: int
     n_rare: int
     pvalue_rare: float
-    excess: float
-    """How much more often the model's choice is taken than its probability says, a fraction."""
+    excess: float | None
+    """How much more often the model's choice is taken than its probability says, a fraction.
+
+    None where no answer's ids are as generated.
+    """
     statistic: float | None
     interval: IntervalOf | None
     largest_gap: float
@@ -147,6 +152,7 @@ class WorstToken:
     arm: ArmName
     position: int
     task: str
+    doc_id: int
     index: int
     """Of the token in its answer, from 0."""
     gap: float
@@ -183,6 +189,8 @@ class Audit:
     is_planned: bool
     """False where `qualab audit` did it and the comparison's plan had none."""
     scoring: ScoringForm | None
+    n_tokenized_again: int = 0
+    """Audited answers whose ids are those of their texts, tokenized again."""
     n_not_audited: int = 0
     """Answers whose tokens are not known, or that the engine refused to score."""
     foreign: tuple[ForeignCount, ...] = ()

@@ -161,6 +161,9 @@ class OutcomeFilter:
     different_text: bool | None = None
     min_length: int | None = None
     max_length: int | None = None
+    foreign: bool | None = None
+    """Whether its audited answers have a foreign token; the store does not know, and looks at `positions` alone."""
+    positions: tuple[int, ...] | None = None
 
 
 LONGEST_CLUSTER = 64

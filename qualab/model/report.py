@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from qualab.model.audit import Audit
 from qualab.model.comparison import MetricResult
 from qualab.model.names import Language, Verdict
 from qualab.model.reason import Reason
@@ -158,6 +159,25 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairHistogram:
+    """Counts of both arms in the same bins, on a logarithmic scale."""
+
+    title: str
+    edges: tuple[str, ...]
+    """Where each bin begins; the last has no end."""
+    names: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """By arm and bin."""
+    axis: str
+    vertical_axis: str
+    limit: float | None
+    """In bins from the first; None where there is none."""
+    limit_text: str
+    description: str
+    kind: Literal["bars"] = "bars"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     points: tuple[tuple[float, float], ...]
     here: tuple[float, float]
@@ -191,8 +211,8 @@ class Excerpt:
     kind: Literal["excerpt"] = "excerpt"
 
 
-Chart = Forest | Histogram | Curve
-Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt
+Chart = Forest | Histogram | PairHistogram | Curve
+Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | PairHistogram | Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +254,7 @@ class GateResult:
     reasons: tuple[Reason, ...]
     caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
+    audit: Audit | None = None
 
     @property
     def primaries(self) -> tuple[MetricResult, ...]:

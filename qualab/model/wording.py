@@ -6,7 +6,8 @@ Fractions come in; percent and percentage points (pp) go out.
 from __future__ import annotations
 
 import math
-from unicodedata import category
+from itertools import accumulate
+from unicodedata import bidirectional, category
 
 MINUS = "−"
 
@@ -57,6 +58,14 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def one_in(fraction: float, *, at_most: bool = False) -> str:
+    """The N of "1 in N", to two digits; `at_most` rounds down, so that the share is not said smaller than it is."""
+    number = 1.0 / fraction
+    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
+    digits = number / unit
+    return f"{(math.floor(digits + 1e-9) if at_most else round(digits)) * unit:,.10g}"
+
+
 def valid_text(text: str) -> str:
     """The text with every lone surrogate replaced by U+FFFD, so that UTF-8 can say it."""
     try:
@@ -82,6 +91,24 @@ def visible_text(text: str) -> str:
 def line_text(text: str) -> str:
     """Name unprintable characters, line ends and tabs, so that the text stays on one line."""
     return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def cut_text(text: str, most: int, *, keeps_end: bool = False) -> str:
+    """The text on one line, of at most so many characters from its start, or before its end, and … where it is cut.
+
+    Marks keep a text that is read from the right from turning what stands beside it.
+    """
+    parts = [line_text(character) for character in (reversed(text) if keeps_end else text)]
+    kept = parts[: sum(length <= most for length in accumulate(map(len, parts)))]
+    line = "".join(reversed(kept) if keeps_end else kept)
+    mark = "\u200e" if any(bidirectional(character) in ("R", "AL") for character in line) else ""
+    cut = "…" if len(kept) < len(parts) else ""
+    return f"{mark}{cut}{line}{mark}" if keeps_end else f"{mark}{line}{cut}{mark}"
+
+
+def token_text(token: str) -> str:
+    """The token on one line, cut, its spaces visible where it has nothing else."""
+    return cut_text(token if token.strip(" ") else token.replace(" ", "␣"), 20)
 
 
 def is_one_line(text: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
 from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan, check_names
 from qualab.model.reason import Reason, of
+from qualab.planning.audit import ASSUMED_TOKENS, AuditOutlook, Lengths, audit_outlook
 from qualab.planning.power import (
     EarlyLooks,
     Missing,
@@ -103,6 +105,7 @@ class Pilot:
     """Metrics that are means, by id."""
     rate: float | None
     """Requests a second, both arms together, without the time in which nothing was asked."""
+    lengths: Lengths
 
 
 def pilot_of(store: Store, comparison_id: str) -> Pilot:
@@ -126,10 +129,20 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
             if complete.n_items:
                 metrics[metric.id] = _pilot_metric(complete, plan.sampling.repeats, floors.get(metric.id))
     # the time from the first request to the last, without pauses longer than an attempt may take
-    answers = (answer for arm in ArmName for answer in store.answers(comparison.id, arm=arm))
-    times = sorted(answer.reply.sent_at.timestamp() for answer in answers)
+    times, lengths = [], defaultdict[str, list[tuple[int, int]]](list)
+    for answer in (answer for arm in ArmName for answer in store.answers(comparison.id, arm=arm)):
+        times.append(answer.reply.sent_at.timestamp())
+        prompt, own = answer.reply.prompt_tokens, answer.reply.completion_tokens
+        if prompt is not None and own is not None:
+            lengths[items[answer.position].task].append((prompt, own))
+    times.sort()
     busy_s = sum(gap for before, after in pairwise(times) if (gap := after - before) <= plan.policy.timeout_s)
-    return Pilot(id=comparison.id, metrics=metrics, rate=(len(times) - 1) / busy_s if busy_s > 0.0 else None)
+    return Pilot(
+        id=comparison.id,
+        metrics=metrics,
+        rate=(len(times) - 1) / busy_s if busy_s > 0.0 else None,
+        lengths={task: (mean(pair[0] for pair in own), mean(pair[1] for pair in own)) for task, own in lengths.items()},
+    )
 
 
 def _pilot_metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
@@ -359,6 +372,7 @@ class Planning:
     rate: float | None
     """Requests a second."""
     duration_s: float | None
+    audit: AuditOutlook | None
     unproven: tuple[Reason, ...]
     caveats: tuple[Reason, ...]
 
@@ -371,7 +385,9 @@ def plan_comparison(
     `missing` is the share of each arm's answers that is expected to be missing.
     """
     given.check(plan)
-    n_requests, asked = _asked(items, plan)
+    rendered = list(items)
+    n_requests, asked = _asked(rendered, plan)
+    audit = audit_outlook(rendered, plan, pilot.lengths if pilot else {})
     n_metrics, target = len(plan.primaries), plan.rule.power
     power_each = power_for_joint(n_metrics=n_metrics, power=target) if n_metrics else target
     planned, unplanned = [], []
@@ -409,8 +425,9 @@ def plan_comparison(
         n_requests=n_requests,
         rate=rate,
         duration_s=n_requests / rate if rate else None,
+        audit=audit,
         unproven=() if joint is not None and joint >= target else tuple(_unproven(figures, plan.rule, power_each)),
-        caveats=tuple(_caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
+        caveats=(*_caveats(figures, plan, pilot, rate_is_given=given.rate is not None), *_audit_caveats(audit)),
     )
 
 
@@ -539,3 +556,10 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
     if plan.pins.unpinned:
         yield Reason("unpinned", {"parts": plan.pins.unpinned})
     yield from lost_interleaving(plan)
+
+
+def _audit_caveats(audit: AuditOutlook | None) -> Iterator[Reason]:
+    if audit and not audit.is_enough:
+        yield Reason("audit-falls-short", {"n": audit.n_tokens, "needed": audit.n_tokens_needed})
+    if audit and audit.n_tokens and audit.is_assumed:
+        yield Reason("audit-lengths-assumed", {"tokens": ASSUMED_TOKENS})

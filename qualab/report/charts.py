@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, Tone
+from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, PairHistogram, Tone
 from qualab.model.wording import count
 
 FONT = "Noto Sans CJK KR"
@@ -91,7 +91,8 @@ def draw(chart: Chart) -> str:
         return document(560.0, 300.0, chart.description, _curve(chart))
     if isinstance(chart, Forest):
         return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _forest(chart))
-    return document(380.0, 200.0, chart.description, _histogram(chart))
+    bars = _pair_histogram(chart) if isinstance(chart, PairHistogram) else _histogram(chart)
+    return document(380.0, 200.0, chart.description, bars)
 
 
 WIDTH = 760.0
@@ -174,6 +175,37 @@ def _histogram(chart: Histogram) -> Iterator[str]:
         yield rect(name, (middle - width / 2.0, y), (width, bottom - y), look)
         yield text_at(middle, y - 4.0, bar.text, size=10.5, anchor="middle", colour=INK)
         yield text_at(middle, bottom + 15.0, bar.label, anchor="middle")
+    yield line("axis", (left, bottom), (right, bottom), SOFT)
+    yield text_at((left + right) / 2.0, 192.0, chart.axis, anchor="middle")
+    yield upright(11.0, (top + bottom) / 2.0, chart.vertical_axis)
+
+
+def _pair_histogram(chart: PairHistogram) -> Iterator[str]:
+    left, right, top, bottom, colour = 62.0, 372.0, 48.0, 156.0, COLOURS[Tone.GOOD]
+    n_powers = max(1, math.ceil(math.log10(max(map(max, chart.counts)))))
+    up = scale(-0.35, n_powers, bottom, top)  # a single token is seen
+    looks = tuple(f'fill="{fill}" stroke="{colour}" stroke-width="1.2"' for fill in ("#ffffff", colour))
+    bars = tuple(zip(("bar nothing", "bar"), looks, strict=True))
+    yield text_at(left, 16.0, chart.title, size=13.0, colour=INK, weight=700)
+    for (bar, look), name, x in zip(bars, chart.names, (left, left + 90.0), strict=True):
+        yield rect(bar, (x, 24.0), (10.0, 10.0), look)
+        yield text_at(x + 15.0, 33.0, name)
+    for power in range(n_powers + 1):
+        yield line("rule", (left, up(power)), (right, up(power)), FAINT)
+        yield text_at(left - 6.0, up(power) + 4.0, count(10**power), anchor="end")
+    slot = (right - left) / len(chart.edges)
+    for place, edge in enumerate(chart.edges):
+        x = left + slot * place
+        for (bar, look), n, start in zip(bars, (own[place] for own in chart.counts), (0.1, 0.52), strict=True):
+            if n:
+                y = up(math.log10(n))
+                yield rect(bar, (x + start * slot, y), (0.38 * slot, bottom - y), look)
+        yield line("axis", (x, bottom), (x, bottom + 4.0), SOFT)
+        yield text_at(x, bottom + 16.0, edge, anchor="middle", size=10.5)
+    if chart.limit is not None:
+        x = left + slot * chart.limit
+        yield line("edge", (x, top - 12.0), (x, bottom), SOFT, 'stroke-dasharray="3 3"')
+        yield text_at(x + 4.0, top - 5.0, chart.limit_text)
     yield line("axis", (left, bottom), (right, bottom), SOFT)
     yield text_at((left + right) / 2.0, 192.0, chart.axis, anchor="middle")
     yield upright(11.0, (top + bottom) / 2.0, chart.vertical_axis)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
 from qualab.model.canonical import canonical_json
-from qualab.model.names import Verdict
+from qualab.model.names import AuditRuling, Verdict
 from qualab.model.report import Bullets, GateResult
 from qualab.model.wording import signed
+from qualab.report.audit import audit_lines, audit_sentence
 from qualab.report.markdown import block_lines, escaped
 from qualab.report.scores import metric_table
 from qualab.report.words import ENGLISH
@@ -26,8 +27,16 @@ OUTCOMES = {
 """Other verdicts pass; what proves nothing is neither right nor wrong."""
 
 
+AUDIT_OUTCOMES = {
+    AuditRuling.FOREIGN: "failure",
+    AuditRuling.INVALID: "error",
+    AuditRuling.INCONCLUSIVE: "skipped",
+    AuditRuling.UNOBSERVED: "skipped",
+}
+
+
 def junit(result: GateResult) -> bytes:
-    """Write one case for the comparison, one for each primary metric and for every other that got worse."""
+    """Write a case each for the comparison, the token audit, the primary metrics, and others that got worse."""
     properties = Xml.Element("properties")
     for name in ("id", "label", "model", "plan_hash"):
         Xml.SubElement(properties, "property", name=name, value=_legal(getattr(result, name)))
@@ -37,6 +46,10 @@ def junit(result: GateResult) -> bytes:
     lines = "\n".join(ENGLISH.reasons((*result.reasons, *result.caveats)))
     message = "; ".join(ENGLISH.reasons(result.reasons))
     cases = [_case("comparison", OUTCOMES.get(result.verdict), result.verdict, message, lines)]
+    if audit := result.audit:
+        lines = "\n".join(audit_lines(audit, ENGLISH))
+        sentence = audit_sentence(audit, ENGLISH)
+        cases.append(_case("token audit", AUDIT_OUTCOMES.get(audit.ruling), audit.ruling, sentence, lines))
     for metric in (*result.primaries, *result.alarms):
         message, evidence = ENGLISH.reason(metric.reason), metric.evidence
         facts = message
@@ -89,6 +102,7 @@ def gate_markdown(result: GateResult) -> str:
         f"Comparison `{result.id}`{escaped(label)} of {escaped(result.model)}, plan `{result.plan_hash[:12]}`\n",
         *block_lines(Bullets(items=ENGLISH.reasons(result.reasons)), {}),
         "",
+        *([f"Token audit: {escaped(audit_sentence(result.audit, ENGLISH))}\n"] if result.audit else []),
         *block_lines(table, {}),
     ]
     if result.caveats:

@@ -16,11 +16,12 @@ from qualab.model.report import (
     Facts,
     Forest,
     Histogram,
+    PairHistogram,
     Paragraph,
     Report,
     Table,
 )
-from qualab.model.wording import valid_text
+from qualab.model.wording import count, valid_text
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~!&@])")
 _LINE_START = re.compile(r"^(\s*)([-+=]|\d+[.)])(?=\s|$)")
@@ -73,6 +74,10 @@ def block_lines(block: Block, labels: Mapping[str, str]) -> Iterator[str]:
             heads = [block.axis, *(bar.label for bar in block.bars)]
             shares = [block.vertical_axis, *(bar.text for bar in block.bars)]
             yield from _table(heads, [False, *[True] * len(block.bars)], [list(map(escaped, shares))])
+        case PairHistogram():
+            yield f"**{escaped(block.title)}**: {escaped(block.vertical_axis)}\n"
+            rows = [[escaped(name), *map(count, own)] for name, own in zip(block.names, block.counts, strict=True)]
+            yield from _table([block.axis, *block.edges], [False, *[True] * len(block.edges)], rows)
         case Excerpt():
             yield f"### {escaped(block.title)}\n"
             yield from _facts(block.facts)

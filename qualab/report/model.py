@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qualab.model.names import Language
 from qualab.model.report import Block, Report, Section
 from qualab.report import arms, scores, verdict
+from qualab.report.audit import audit_blocks
 from qualab.report.flips import find_flips, flips_blocks
 from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
@@ -20,6 +21,7 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "verdict": verdict.verdict_blocks,
     "arms": arms.arms_blocks,
     "forest": verdict.forest_blocks,
+    "audit": audit_blocks,
     "metrics": scores.metrics_blocks,
     "power": scores.power_blocks,
     "looks": scores.looks_blocks,

@@ -45,12 +45,22 @@ def planning_blocks(planning: Planning) -> Iterator[Block]:
         yield Paragraph(text=words("plan without primaries"))
     floor = words("plan noise floor") if plan.noise_floor else ""
     yield Paragraph(text=words("plan requests", n=planning.n_requests, floor=floor, time=_time(planning)))
+    if (audit := planning.audit) and plan.audit:
+        about = {name: _about(getattr(audit, name)) for name in ("n_tokens", "generated_tokens", "prefilled_tokens")}
+        proves = "plan audit proves" if audit.provable_share else "plan audit proves nothing"
+        proven = words(proves, **about, one_in=_about(int(1.0 / (audit.provable_share or 1.0))), outlook=audit)
+        yield Paragraph(text=f"{proven} {words('plan audit costs', **about, n=audit.n_asked_again)}")
     if planning.unproven:
         yield Bullets(title=words("plan unproven"), items=words.reasons(planning.unproven))
     elif metrics and not planning.unplanned:
         yield Paragraph(text=words("plan proven"))
     if planning.caveats:
         yield Bullets(title=words("plan notes"), items=words.reasons(planning.caveats))
+
+
+def _about(tokens: int) -> str:
+    """Write an estimate to two digits."""
+    return count(round(tokens, 2 - len(str(tokens))))
 
 
 def _time(planning: Planning) -> str:

@@ -30,6 +30,7 @@ from qualab.model.report import (
 )
 from qualab.model.wording import count, line_text
 from qualab.report.arms import acceptance_blocks, engine_facts, facts_table, pin_facts
+from qualab.report.audit import audit_lines
 from qualab.report.model import model_of
 from qualab.report.planning import planning_blocks
 from qualab.report.source import Cells, Source, table, verdict_cell
@@ -81,6 +82,8 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
         console.print()
     console.print(Text.assemble("Verdict: ", (report.verdict.text, STYLES[report.verdict.tone])))
     print_hanging(console, report.headline)
+    for line in audit_lines(analysis.audit, ENGLISH) if analysis.audit else ():
+        print_hanging(console, line)
     print_blocks(console, verdict.blocks)
     print_hanging(console, report.footer, style="dim")
 

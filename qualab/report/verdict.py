@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, suspicions
 from qualab.model.comparison import SignOff
-from qualab.model.names import EvidenceKind, Verdict
+from qualab.model.names import AuditRuling, EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import of
 from qualab.model.report import Block, Bullets, Forest, ForestRow, Paragraph
 from qualab.model.wording import MINUS, signed
+from qualab.report.audit import audit_sentence
 from qualab.report.source import Cells, Source, table, verdict_cell
 from qualab.report.words import ENGLISH, Words
 from qualab.run.sign import signoff_obstacles
@@ -23,7 +24,10 @@ MOST_IN_HEADLINE = 2
 
 
 def headline(source: Source, words: Words) -> str:
-    """Word the verdict in one sentence, then what makes its metrics' values doubtful."""
+    """Word the verdict in one sentence, and the token audit; then what makes the metrics' values doubtful.
+
+    An audit that found a fault stands first, and alone where no metric got worse.
+    """
     verdict, rows, rule = source.analysis.verdict, source.analysis.metrics, source.plan.rule
     key = f"headline {verdict}"
     if source.is_after_data:
@@ -43,6 +47,11 @@ def headline(source: Source, words: Words) -> str:
         if len(inside) > MOST_IN_HEADLINE:
             changes.append(words("more reasons", n=len(inside) - MOST_IN_HEADLINE))
         sentences.append(f"{'; '.join(changes)}.")
+    if audit := source.analysis.audit:
+        is_foreign = audit.ruling is AuditRuling.FOREIGN
+        if is_foreign and verdict is Verdict.REGRESSION and not numbers["n_worse"]:
+            sentences.clear()
+        sentences.insert(0 if is_foreign else len(sentences), audit_sentence(audit, words))
     return " ".join((*sentences, *(f"{doubt}." for doubt in words.reasons(suspicions(rows)))))
 
 
@@ -163,6 +172,8 @@ def methods_blocks(source: Source, words: Words) -> Iterator[Block]:
     keys += ["method all", "method family"]
     keys += ["method looks"] if source.plan.looks else []
     keys += ["method noise"] if source.analysis.noise else []
+    if audit := source.analysis.audit:
+        keys += ["method audit", *(["method audit sampled"] if audit.sampled else [])]
     keys += ["method missing", "method unpaired"]
     scores = words("method scores", version=source.plan.harness_version)
     yield Bullets(items=(scores, *(words(key) for key in keys)))

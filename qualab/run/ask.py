@@ -316,8 +316,17 @@ class Recorder(Generic[T]):
 
     async def add(self, answer: T) -> None:
         """Return once the answer is committed: a kill loses only what is in flight. Raises what the store raises."""
+        self.hold(answer)
+        await self.stored()
+
+    def hold(self, answer: T) -> None:
+        """Take an answer that is committed with the next."""
         self._waiting.append(answer)
-        number = self._n_added = self._n_added + 1
+        self._n_added += 1
+
+    async def stored(self) -> None:
+        """Return once everything taken so far is committed. Raises what the store raises."""
+        number = self._n_added
         while self._n_stored < number:
             await self._commit_next()
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -22,7 +23,7 @@ from qualab.errors import (
     ScoringUnavailable,
     StoreError,
 )
-from qualab.model.audit import ScoredAnswer, Scoring, pack_ids, unpack_ids
+from qualab.model.audit import ScoredAnswer, Scoring, TokenScores, pack_ids, unpack_ids
 from qualab.model.engine import AuditSeen, EngineKind, audit_seen, engines_seen
 from qualab.model.items import ENGINE_SETTINGS, Answer, Item, Reply, Request, generations
 from qualab.model.names import AnswerStatus, Api, ArmName, AuditPart
@@ -57,7 +58,9 @@ CONSTRAINTS = (
     *("custom_logit_processor", "thinking_token_budget", "use_beam_search", "watermarking"),
 )
 """Settings under which tokens are not drawn from the model's own probabilities."""
-SAID = {AuditPart.STRUCTURED: "with a schema", AuditPart.SAMPLED: "at temperature 1"}
+SAID = {"format": "with a response format", "tools": "with tools", "sampled": "at temperature 1"}
+PARTS = {"format": AuditPart.STRUCTURED, "tools": AuditPart.STRUCTURED, "sampled": AuditPart.SAMPLED}
+"""Groups of items asked again, each of which an engine may refuse by itself."""
 
 
 async def telling_ids(endpoints: Mapping[ArmName, HttpEndpoint], api: Api) -> dict[str, object]:
@@ -80,22 +83,17 @@ async def audit_answers(run: Run, plan: AuditPlan) -> None:
     earlier = audit_seen(await asyncio.to_thread(services.store.observations, run.id))
     audit, scoring = _Audit(run, plan), None
     can_score = earlier is None or earlier.scoring is not None or earlier.lack is not None
-    try:
-        if baseline:
+    if baseline:
+        with audit.going_on():
             scoring = await baseline.scoring(model=run.plan.sampling.model)
             can_score = scoring is not None
+    with audit.going_on():
         await audit.ask(scoring, can_score=can_score)
-        if baseline and scoring:
+    if baseline and scoring:
+        with audit.going_on():
             await audit.score(baseline, scoring)
-        elif can_score:
-            audit.lacks.append(Reason(BASELINE_AWAY, {"id": run.id}))
-    except (StoreError, ComparisonBusy, ComparisonNotFound):
-        raise
-    except QualabError as error:
-        why = error.details["reason"] if isinstance(error, RunStopped) else error.message
-        audit.lacks.append(Reason("audit-lack.stopped", {"why": why, "id": run.id}))
-    finally:
-        services.progress.finished()
+    elif can_score and not baseline:
+        audit.lacks.append(Reason(BASELINE_AWAY, {"id": run.id}))
     known = earlier if baseline is None else None
     seen = AuditSeen(
         seen_at=services.clock.now(),
@@ -137,37 +135,53 @@ class _Audit:
     def store(self) -> Store:
         return self.run.services.store
 
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Note what a server fails at, and go on; what the store raises passes."""
+        try:
+            yield
+        except (StoreError, ComparisonBusy, ComparisonNotFound):
+            raise
+        except QualabError as error:
+            why = error.details["reason"] if isinstance(error, RunStopped) else error.message
+            self.lacks.append(Reason("audit-lack.stopped", {"why": why, "id": self.run.id}))
+        finally:
+            self.run.services.progress.finished()
+
     async def ask(self, scoring: Scoring | None, *, can_score: bool) -> None:
         """Ask both parts' missing answers of the arms that are served. Raises as `ask_all`, and of the settings."""
         run, store = self.run, self.store
         looks = await asyncio.to_thread(store.looks, run.id)
         asked = run.items[: looked_to(looks)] if looks else run.items
-        parts = {AuditPart.STRUCTURED: _structured(asked, run.plan.sampling)}
+        groups = _structured(asked, run.plan.sampling)
         if can_score:
-            n_items = self.plan.sampled_items
-            if scoring and scoring.most_tokens is not None:
-                n_items = min(n_items, FEWEST_ANSWERS)
-            chosen = sampled_items(asked, n_items, seed=run.plan.sampling.seed)
+            cap, plan = answer_cap(scoring), self.plan
+            if cap is not None:  # no more is asked than will be scored
+                n_items, n_tokens = min(plan.sampled_items, FEWEST_ANSWERS), min(plan.sampled_max_tokens, cap)
+                plan = replace(plan, sampled_items=n_items, sampled_max_tokens=n_tokens)
+            chosen = sampled_items(asked, plan.sampled_items, seed=run.plan.sampling.seed)
             neutral = await self._neutral_settings() if chosen else {}
-            parts[AuditPart.SAMPLED] = [
-                replace(item, requests=(sampled_request(item.requests[0], self.plan, neutral),)) for item in chosen
+            groups["sampled"] = [
+                replace(item, requests=(sampled_request(item.requests[0], plan, neutral),)) for item in chosen
             ]
         stored = await asyncio.to_thread(lambda: {_place(answer) for answer in store.scored(run.id)})
-        places = [(part, arm, item.position) for part, own in parts.items() for item in own for arm in run.endpoints]
+        places = [
+            (PARTS[name], arm, item.position) for name, own in groups.items() for item in own for arm in run.endpoints
+        ]
         if {*places} <= stored:
             return
         totals = {arm: sum(own is arm for _, own, _ in places) for arm in ArmName}
         done = {arm: sum(place[1] is arm and place in stored for place in places) for arm in ArmName}
         run.services.progress.finished()  # of what was asked before
         run.services.progress.started(run.comparison, totals=totals, done=done)
-        for part, items in parts.items():
+        for name, items in groups.items():
             if items:
-                run.services.progress.phase(f"Token audit: asking {len(items):,} items again {SAID[part]}")
-                await self._ask_part(part, items, {(arm, at, 0, 0) for own, arm, at in stored if own is part})
-        run.services.progress.finished()
+                run.services.progress.phase(f"Token audit: asking {len(items):,} items again {SAID[name]}")
+                done_before = {(arm, at, 0, 0) for part, arm, at in stored if part is PARTS[name]}
+                await self._ask_group(name, items, done_before)
 
-    async def _ask_part(self, part: AuditPart, items: Sequence[Item], done: set[tuple[ArmName, int, int, int]]) -> None:
-        run, seed = self.run, self.run.plan.sampling.seed
+    async def _ask_group(self, name: str, items: Sequence[Item], done: set[tuple[ArmName, int, int, int]]) -> None:
+        run, seed, part = self.run, self.run.plan.sampling.seed, PARTS[name]
         first = min(items, key=lambda item: len(item.prompts[0].text))  # tells whether such requests are taken at all
         items = [first, *(item for item in items if item is not first)]
         refusing: list[ArmName] = []
@@ -194,7 +208,7 @@ class _Audit:
         )
         await ask_in_step(run, arms, recorder, feeding)
         if refusing:
-            self.notes.append(Reason(f"audit-note.{part}-refused", {"arms": tuple(refusing)}))
+            self.notes.append(Reason(f"audit-note.{name}-refused", {"arms": tuple(refusing)}))
             return
         n_stored = len(await asyncio.to_thread(answers, {item.position for item in items}))
         if n_lost := len(items) * len(arms) - n_stored:
@@ -212,7 +226,7 @@ class _Audit:
         return neutral | ({"return_token_ids": True} if "return_token_ids" in taken else {})
 
     async def score(self, endpoint: HttpEndpoint, scoring: Scoring) -> None:
-        """Score what is stored unscored, item by item; each answer is committed as it is scored."""
+        """Score what is stored unscored; an item's answers are committed together."""
         run, progress, clock = self.run, self.run.services.progress, self.run.services.clock
         with kept_alive(run):
             items = await asyncio.to_thread(self._to_score, scoring)
@@ -220,7 +234,7 @@ class _Audit:
             if not total:
                 return
             progress.phase(f"Token audit: the baseline scores {total:,} answers")
-            recorder, waiting, said_s = Recorder(partial(self.store.put_scored, run.id)), iter(items.items()), 0.0
+            recorder, waiting = Recorder(partial(self.store.put_scored, run.id)), iter(items.items())
             said_s = clock.monotonic_s()
 
             async def work() -> None:
@@ -228,13 +242,14 @@ class _Audit:
                 for position, answers in waiting:
                     try:
                         async for scored in self._scored(endpoint, scoring, run.items[position].requests[0], answers):
-                            await recorder.add(scored)
+                            recorder.hold(scored)
                             n_done += 1
                     except EndpointUnreachable as error:
                         n_lost += 1
                         if n_lost >= MOST_LOST:
                             raise
                         progress.phase(f"Token audit: {error.message}")
+                    await recorder.stored()
                     if clock.monotonic_s() - said_s >= SAY_EVERY_S:
                         said_s = clock.monotonic_s()
                         progress.phase(f"Token audit: {n_done:,} of {total:,} answers are scored")
@@ -255,25 +270,33 @@ class _Audit:
         """Yield an item's answers with their scores, without any where they cannot be audited."""
         model = self.run.plan.sampling.model
         prompt: tuple[int, ...] | None = None
+        known: dict[tuple[int, ...], TokenScores] = {}
         for answer, text, prompt_tokens, limit in answers:
             ids: tuple[int, ...] | None = unpack_ids(answer.token_ids)
             scored = replace(answer, token_ids=b"", scores=b"")
             try:
-                if not ids and text:
-                    ids = await endpoint.answer_ids(text, model=model)
+                if is_again := not ids and bool(text):
+                    ids = await endpoint.answer_ids(text or "", model=model)
                 if ids:
                     prompt = prompt or await endpoint.prompt_ids(request, model=model)
                     if prompt_tokens in (None, len(prompt)):
-                        tokens = await endpoint.score(prompt, ids[:limit], model=model, scoring=scoring)
-                        scored = replace(answer, token_ids=pack_ids(ids), scores=tokens.scores, pieces=tokens.pieces)
+                        key = ids[:limit]
+                        if key not in known:  # greedy answers of both arms are mostly the same
+                            known[key] = await endpoint.score(prompt, key, model=model, scoring=scoring)
+                        scored = replace(
+                            answer,
+                            token_ids=pack_ids(ids),
+                            is_tokenized_again=is_again,
+                            scores=known[key].scores,
+                            pieces=known[key].pieces,
+                        )
             except ScoringUnavailable:  # this text: the next may be taken
                 pass
             yield scored
 
     def _to_score(self, scoring: Scoring) -> dict[int, list[ToScore]]:
         """Choose answers by position: the same greedy ones in both arms, and all sampled ones, within the budgets."""
-        share = None if scoring.most_tokens is None else scoring.most_tokens // 4  # of two parts in two arms
-        cap = None if share is None else max(1, share // FEWEST_ANSWERS)
+        cap = answer_cap(scoring)
         stored = {_place(answer): answer for answer in self.store.scored(self.run.id)}
         replies = {
             (arm, answer.position): answer.reply
@@ -282,7 +305,9 @@ class _Audit:
             if (answer.choice, answer.repeat) == (0, 0)
         }
         chosen: dict[int, list[ToScore]] = {}
-        left = self.plan.greedy_tokens if share is None else min(self.plan.greedy_tokens, 2 * share)
+        left = self.plan.greedy_tokens
+        if scoring.most_tokens is not None:
+            left = min(left, scoring.most_tokens // len(ArmName))  # sampled answers take the other half
         for item in greedy_items(self.run.items, seed=self.run.plan.sampling.seed):
             own = [replies.get((arm, item.position)) for arm in ArmName]
             pair = [reply for reply in own if reply and (reply.status.is_answer or reply.token_ids)]
@@ -315,6 +340,13 @@ class _Audit:
                 prompt_tokens = planned.prompt_tokens if planned else None
                 chosen.setdefault(answer.position, []).append(ToScore(answer, answer.text, prompt_tokens, cap))
         return chosen
+
+
+def answer_cap(scoring: Scoring | None) -> int | None:
+    """Return the tokens of an answer that an engine of few tokens scores: two parts of two arms share them."""
+    if scoring is None or scoring.most_tokens is None:
+        return None
+    return max(1, scoring.most_tokens // (2 * len(ArmName) * FEWEST_ANSWERS))
 
 
 def greedy_items(items: Sequence[Item], *, seed: int) -> list[Item]:
@@ -354,9 +386,13 @@ def sampled_request(request: Request, plan: AuditPlan, neutral: Mapping[str, obj
     return replace(request, payload={**payload, **given, **neutral, "temperature": 1, "max_tokens": length})
 
 
-def _structured(items: Sequence[Item], sampling: SamplingPlan) -> list[Item]:
-    requests = ((item, structured_request(item, sampling=sampling)) for item in generations(items))
-    return [replace(item, requests=(request,)) for item, request in requests if request is not None]
+def _structured(items: Sequence[Item], sampling: SamplingPlan) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = {"format": [], "tools": []}
+    for item in generations(items):
+        if request := structured_request(item, sampling=sampling):
+            name = "tools" if "tools" in request.payload else "format"
+            groups[name].append(replace(item, requests=(request,)))
+    return groups
 
 
 def _put_asked(store: Store, comparison_id: str, part: AuditPart, answers: Sequence[Answer]) -> None:

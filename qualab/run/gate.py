@@ -118,7 +118,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             hint="Give it longer with --timeout; the comparison itself goes on",
             code="gate-timed-out",
         ) from exc
-    names = ("plan_hash", "verdict", "reasons", "caveats", "metrics")
+    names = ("plan_hash", "verdict", "reasons", "caveats", "metrics", "audit")
     shared = {name: getattr(metrics, name) for name in names}
     return GateResult(id=state.id, label=state.label, model=state.model, **shared)
 

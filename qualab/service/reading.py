@@ -6,20 +6,23 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from threading import Lock
 
 from starlette.concurrency import run_in_threadpool
 
+from qualab.analysis.audit import ArmTokens, scored_parts
 from qualab.analysis.flips import have_outcomes
 from qualab.errors import ComparisonNotFound, StoreError, WrongState
+from qualab.model.audit import TokenPieces, unpack_ids
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.items import Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
-from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
+from qualab.model.names import AnswerStatus, ArmName, AuditPart, ComparisonStatus, RequestKind, Verdict
 from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary, Page
 from qualab.service.context import Context
@@ -162,6 +165,39 @@ class AnswerDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedToken:
+    """A token as the baseline scores it, in nats."""
+
+    text: str
+    """Of a token that holds a part of a character alone, what the engine makes of it."""
+    logprob: float
+    gap: float
+    """How far it lies below the model's choice."""
+    rank: int
+    choice: str
+    """The model's choice in its place; empty where not known."""
+    is_foreign: bool
+    """Greedy: more than tau below the choice. Sampled: so rare that a lossless sampler all but never draws it."""
+    is_end: bool
+    """True for the end of an answer that stopped where the other arm's went on; its numbers are bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedAnswer:
+    """An answer of the token audit."""
+
+    part: AuditPart
+    arm: ArmName
+    status: AnswerStatus
+    finish_reason: str
+    text: str | None
+    n_tokens: int
+    """0 where the tokens are not known."""
+    tokens: tuple[AuditedToken, ...]
+    """Those that were scored: all, the first ones, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDetail:
     """One item with all that became of it."""
 
@@ -174,6 +210,8 @@ class ItemDetail:
     requests: tuple[RequestBody, ...]
     answers: tuple[AnswerDetail, ...]
     scores: tuple[Score, ...]
+    audited: tuple[AuditedAnswer, ...]
+    """Greedy, sampled and structured answers of both arms, where they are in the token audit."""
 
 
 def comparison_of(context: Context, comparison_id: str) -> Comparison:
@@ -201,6 +239,8 @@ def outcomes_of(
     context: Context, comparison_id: str, request: OutcomeFilter, *, cursor: str | None, limit: int
 ) -> Page[Outcome]:
     """Read a page of outcomes. Raises as `comparison_of`, WrongState where nothing is scored, InvalidValue."""
+    if request.foreign is not None:
+        request = located(context, comparison_of(context, comparison_id), request)
     read = partial(context.store.outcomes, comparison_id, request, cursor=cursor, limit=limit)
     with suppress(ComparisonNotFound):  # one transaction, where there is something to show
         page = read()
@@ -245,4 +285,58 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
         for answer in answers
     )
     own = {name: getattr(item, name) for name in ("position", "task", "doc_id", "kind", "doc", "target")}
-    return ItemDetail(**own, requests=tuple(requests), answers=tuple(details), scores=tuple(scores))
+    audited = tuple(audited_of(context, comparison, position, answers))
+    return ItemDetail(**own, requests=tuple(requests), answers=tuple(details), scores=tuple(scores), audited=audited)
+
+
+def audited_of(
+    context: Context, comparison: Comparison, position: int, answers: Sequence[Answer]
+) -> Iterator[AuditedAnswer]:
+    """Yield an item's answers in the token audit by part and arm; `answers` have the texts of greedy ones."""
+    store = context.store
+    texts = {answer.arm: answer.reply.text for answer in answers if (answer.choice, answer.repeat) == (0, 0)}
+    stored = {(one.part, one.arm): one for one in store.scored(comparison.id, positions=[position])}
+    if not stored:
+        return
+    scored = scored_parts(store, comparison, positions=[position], with_pieces=True)
+    for key in product(AuditPart, ArmName):
+        if answer := stored.get(key):
+            yield AuditedAnswer(
+                part=answer.part,
+                arm=answer.arm,
+                status=answer.status,
+                finish_reason=answer.finish_reason,
+                text=texts.get(answer.arm) if answer.part is AuditPart.GREEDY else answer.text,
+                n_tokens=len(unpack_ids(answer.token_ids)),
+                tokens=tuple(_audited_tokens(scored[key])) if key in scored else (),
+            )
+
+
+def located(context: Context, comparison: Comparison, request: OutcomeFilter) -> OutcomeFilter:
+    """Put the positions of items with foreign tokens, or of audited ones without, into a filter that asks for them."""
+    if request.foreign is None:
+        return request
+    found: dict[int, bool] = {}
+    for own in scored_parts(context.store, comparison).values():
+        for position, has_foreign in own.any_foreign().items():
+            found[position] = found.get(position, False) or has_foreign
+    positions = tuple(position for position, has_foreign in found.items() if has_foreign is request.foreign)
+    return replace(request, positions=positions)
+
+
+def _audited_tokens(own: ArmTokens) -> Iterator[AuditedToken]:
+    """Yield the tokens of an arm's one answer."""
+    (answer,), tokens = own.answers, own.tokens
+    pieces, n_ids = answer.pieces or TokenPieces(texts=()), len(unpack_ids(answer.token_ids))
+    columns = tokens.gaps.tolist(), (tokens.top - tokens.gaps).tolist(), tokens.ranks.tolist(), own.is_foreign.tolist()
+    for index, (gap, logprob, rank, is_foreign) in enumerate(zip(*columns, strict=True)):
+        text = pieces.texts[index] if index < len(pieces.texts) else ""
+        yield AuditedToken(
+            text=text,
+            logprob=logprob,
+            gap=gap,
+            rank=rank,
+            choice=pieces.choices.get(index, text if rank == 1 else ""),
+            is_foreign=is_foreign,
+            is_end=index >= n_ids,
+        )

@@ -288,6 +288,7 @@ def _conditions(filters: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
         "different_text": _O.different_text.is_,
         "min_length": _O.length.__ge__,
         "max_length": _O.length.__le__,
+        "positions": _O.position.in_,
     }
     for name, condition in conditions.items():
         if (value := getattr(filters, name)) is not None:

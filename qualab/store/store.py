@@ -41,6 +41,7 @@ from qualab.store.tables import (
 T = TypeVar("T")
 _C = comparison.c
 _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
+_SCORED = ("token_ids", "is_tokenized_again", "scores", "pieces")
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
@@ -186,7 +187,7 @@ class Store(Queue, Registry):
                 if not rows.insert_new(connection, scored_answer, [row]) and value.scores is not None:
                     same = (c[name] == row[name] for name in ("comparison_key", "position", "part", "arm"))
                     change = sa.update(scored_answer).where(*same, c.scores.is_(None))
-                    connection.execute(change.values({name: row[name] for name in ("token_ids", "scores", "pieces")}))
+                    connection.execute(change.values({name: row[name] for name in _SCORED}))
 
     def scored(
         self, comparison_id: str, *, positions: Collection[int] | None = None, with_pieces: bool = False

@@ -276,6 +276,7 @@ scored_answer = sa.Table(
     sa.Column("status", vocabulary(AnswerStatus, "status"), nullable=False),
     sa.Column("finish_reason", ExactText, nullable=False),
     sa.Column("token_ids", sa.LargeBinary, nullable=False),
+    sa.Column("is_tokenized_again", sa.Boolean, nullable=False),
     sa.Column("scores", sa.LargeBinary),
     sa.Column("text", ExactText),
     sa.Column("pieces", CompressedJson),

@@ -364,10 +364,14 @@ TOOLS: tuple[tuple[Callable[..., tuple[str, list[Row]]], str, str, str], ...] = 
     (booking, "book_room", "Book a meeting room", "Cancel a booking"),
 )
 CALL = {
-    EN: 'An assistant calls tools. It writes its calls as a JSON list of objects with the keys "name" and '
-    '"arguments", one object for each call. Continue the transcript: write only what follows the last "Calls:".',
-    KO: '도구를 호출하는 비서의 대화입니다. 호출은 "name"과 "arguments" 키가 있는 객체의 JSON 배열로 쓰고, '
-    '호출 하나가 객체 하나입니다. 마지막 "호출:" 뒤에 올 내용만 쓰세요.',
+    EN: (
+        'An assistant calls tools. It writes its calls as a JSON list of objects with the keys "name" and "arguments".',
+        "Write the JSON list of calls for the last request, one object for each call, on one line and nothing else.",
+    ),
+    KO: (
+        '도구를 호출하는 비서의 대화입니다. 호출은 "name"과 "arguments" 키가 있는 객체의 JSON 배열로 씁니다.',
+        "마지막 요청에 대한 호출 배열만 한 줄로 쓰세요. 호출 하나가 객체 하나이며, 다른 말은 쓰지 마세요.",
+    ),
 }
 SPEAKERS = {EN: ("User", "Calls", "Result"), KO: ("사용자", "호출", "결과")}
 
@@ -384,22 +388,20 @@ def call_tools(rng: random.Random, language: str, number: int) -> Row:
     properties = {key: {"type": TYPES[type(value)]} for key, value in last[0].items()}
     first_key = next(iter(properties))
     tools = [
-        {"type": "function", "function": {"name": own, "description": text, "parameters": object_of(parameters)}}
+        {
+            "type": "function",
+            "function": {"name": own, "description": text, "strict": True, "parameters": object_of(parameters)},
+        }
         for own, text, parameters in (
             (name, purpose, properties),
             (f"undo_{name}", other_purpose, {first_key: properties[first_key]}),
         )
     ]
-    transcript = [
-        f"{user}: {question}",
-        f"{calls}: {written(before)}",
-        f"{result}: ok",
-        f"{user}: {last_question}",
-        f"{calls}:",
-    ]
+    transcript = [f"{user}: {question}", f"{calls}: {written(before)}", f"{result}: ok", f"{user}: {last_question}"]
+    opening, ending = CALL[language]
     return {
         "check": "json",
-        "prompt": "\n".join([CALL[language], "", *transcript]),
+        "prompt": "\n".join([opening, "", *transcript, "", ending]),
         "answer": written(last),
         "tools": compact(tools),
         "tool_choice": compact("required"),

@@ -48,6 +48,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"repeats": 3}, "repeats", "temperature 0"),
     ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
     ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
+    ({"audit": "perhaps"}, "audit", "boolean"),
+    ({"audit": {"taw": 1}}, "audit", "a mapping of tau"),
+    ({"audit": {"tau": 0}}, "audit_tau", "above 0"),
+    ({"audit": True, "audit_tokens": 0}, "audit_tokens", "at least 1"),
+    ({"audit_max_foreign_share": 1}, "audit_max_foreign_share", "below 1"),
     ({"objective": "win"}, "objective", "equivalence"),
     ({"drafter_costs": {"overhead": 1}}, "drafter_costs.draft", "required"),
     ({"label": "x" * 201}, "label", "at most 200 characters"),
@@ -82,6 +87,21 @@ def test_what_is_wrong_is_named_with_what_is_allowed(idle: Service) -> None:
     for changes, field, allowed in WRONG:
         assert allowed in refused(idle, **changes)[field], changes
     assert idle.client.get("/v1/comparisons").json()["entries"] == []
+
+
+def test_an_audit_is_asked_for_as_a_setting_or_a_group_and_planned(idle: Service) -> None:
+    plans = []
+    for sent in ({"audit": True, "audit_tokens": 40, "audit_tau": 0.5}, {"audit": {"tokens": 40, "tau": 0.5}}, {}):
+        plans.append(idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums", **sent}).json())
+    assert plans[0]["plan_hash"] == plans[1]["plan_hash"] != plans[2]["plan_hash"]
+    assert (plans[0]["document"]["plan"]["audit"]["tau"], plans[2]["document"]["plan"]["audit"]) == (0.5, None)
+    outlook = plans[0]["planning"]["audit"]
+    assert (outlook["n_tokens"], outlook["n_answers"], outlook["n_asked_again"]) == (40, 8, 20)  # of 100, 20
+    assert outlook["provable_share"] == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert (outlook["n_tokens_needed"], plans[2]["planning"]["audit"]) == (2 * 2_995, None)
+    assert "audit-falls-short" in [reason["code"] for reason in plans[0]["planning"]["caveats"]]
+    created = idle.create(audit={"tau": 0.5})
+    assert idle.client.get(f"/v1/comparisons/{created}").json()["experiment"]["audit_tau"] == 0.5
 
 
 def test_everything_that_is_wrong_is_named_at_once(idle: Service) -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import product
 
 import pytest
 
+from qualab.model.names import ArmName, AuditPart
 from tests.api.conftest import Service, check_problem
 from tests.app.fakes import other_for
 from tests.said import english
+from tests.web.made import scored
 
 
 @pytest.fixture
@@ -57,6 +60,45 @@ def test_an_item_shows_both_answers_and_the_requests_as_they_were_sent(compared:
     assert request["sha256_begins"] == hashlib.sha256(request["body"].encode()).hexdigest()[:32]
     assert {one["request_hash"] for one in item["answers"]} == {request["sha256_begins"]}
     assert json.loads(request["body"])["seed"] == 1234
+
+
+def test_an_item_shows_its_audited_tokens_and_items_are_found_by_foreign_ones(working: Service) -> None:
+    comparison_id = working.finished()
+    odd = {
+        AuditPart.GREEDY: {0: (0.2, 2, "a"), 2: (7.25, 312, "b")},
+        AuditPart.SAMPLED: {1: (3.0, 5, ""), 2: (49, 9, "c")},
+    }
+    for position in (2, 5, 7):
+        for arm, part in product(ArmName, odd):
+            own = odd[part] if (arm, position) == (ArmName.CANDIDATE, 5) else {}
+            working.store.put_scored(comparison_id, [scored(part, arm, position, ("x", " y", "\ufffd"), own)])
+    for arm, texts in zip(ArmName, (("x", " y", " z"), ("x", " y")), strict=True):  # the candidate ends too early
+        working.store.put_scored(comparison_id, [scored(AuditPart.GREEDY, arm, 8, texts, {})])
+    url = f"/v1/comparisons/{comparison_id}/items"
+    for query, positions in {"foreign=true": [5, 8], "foreign=false": [2, 7], "foreign=true&flipped=true": []}.items():
+        found = working.client.get(f"{url}?{query}").json()["entries"]
+        assert [one["position"] for one in found] == positions, query
+    item = working.client.get(f"{url}/5").json()
+    audited = item["audited"]
+    assert [(one["part"], one["arm"]) for one in audited] == [(part, arm) for part in odd for arm in ArmName]
+    greedy, sampled = audited[1], audited[3]
+    assert (greedy["text"], sampled["text"], greedy["status"], greedy["n_tokens"]) == (
+        item["target"],
+        "x y\ufffd",
+        "ok",
+        3,
+    )
+    first = {"text": "x", "rank": 2, "choice": "a", "is_foreign": False, "is_end": False}
+    assert {name: value for name, value in greedy["tokens"][0].items() if name not in ("gap", "logprob")} == first
+    assert [round(token["gap"], 4) for token in greedy["tokens"]] == [0.2, 0.0, 7.25]
+    assert [round(token["logprob"], 4) for token in greedy["tokens"]] == [-0.3, -0.1, -7.35]
+    assert [token["choice"] for token in sampled["tokens"]] == ["x", "", "c"]
+    assert [[token["is_foreign"] for token in one["tokens"]] for one in (greedy, sampled)] == [[False, False, True]] * 2
+    (_, early), nothing = (working.client.get(f"{url}/{position}").json()["audited"] for position in (8, 3))
+    *_, end = early["tokens"]
+    assert (len(early["tokens"]), early["n_tokens"], end["is_end"], end["is_foreign"]) == (3, 2, True, True)
+    assert "(end)" in working.client.get(f"/comparisons/{comparison_id}/items/8").text
+    assert nothing == []
 
 
 def test_what_does_not_change_is_not_sent_twice(compared: tuple[Service, str]) -> None:

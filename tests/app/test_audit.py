@@ -99,7 +99,7 @@ def test_what_is_broken_in_a_real_engine_is_found_in_its_sampled_answers_alone(n
     assert ruled(greedy_alone).reason.code == "audit.few-tokens"
 
 
-SURE, NEAR, FOREIGN = (0.0, 0.9, 1), (0.25, 0.4, 2), (6.0, 0.9, 40)
+SURE, NEAR, FOREIGN, JUNK = (0.0, 0.9, 1), (0.25, 0.4, 2), (6.0, 0.9, 40), (30.0, 0.9, 900)
 
 
 def arm_of(arm: ArmName, n_answers: int, changed: dict[int, Tokens], part: AuditPart = GREEDY) -> list[ScoredAnswer]:
@@ -166,7 +166,7 @@ RULINGS = {
         both(130, {}) + sampled((0.1, 0.1)),
         SAMPLING,
         AuditRuling.INVALID,
-        "audit.control-sampled",
+        "audit.control-calibration",
     ),
     "few sampled tokens": (
         both(130, {}) + sampled((0.0, 0.0), n_answers=20),
@@ -181,6 +181,12 @@ RULINGS = {
         "audit.few-answers",
     ),
     "nothing sampled": (both(130, {}), SAMPLING, AuditRuling.INCONCLUSIVE, "audit.no-samples"),
+    "no answer at temperature 0": (
+        sampled((0.0, 0.0), n_answers=900, likely=0.9),
+        SAMPLING,
+        AuditRuling.INCONCLUSIVE,
+        "audit.no-greedy",
+    ),
     "one arm alone": (arm_of(BASELINE, 130, {}), PLAN, AuditRuling.INCONCLUSIVE, "audit.nothing-scored"),
     "nothing": ([], PLAN, AuditRuling.INCONCLUSIVE, "audit.nothing-scored"),
 }
@@ -207,6 +213,16 @@ def test_answers_without_token_ids_are_counted_and_not_ruled_on() -> None:
     unknown = [scored([SURE], n, arm=arm, token_ids=b"", scores=b"") for arm in ArmName for n in range(130, 140)]
     audit = ruled([*both(130, {}), *unknown], None)
     assert (audit.n_not_audited, audit.is_planned, audit.foreign[0].n_answers) == (20, False, 130)
+
+
+def test_answers_tokenized_again_lack_their_ends_and_say_nothing_of_calibration() -> None:
+    again = [replace(answer, is_tokenized_again=True) for answer in sampled((-0.2, -0.2)) if answer.part is SAMPLED]
+    audit = ruled([*both(130, {}), *again], SAMPLING)
+    assert (audit.ruling, audit.reason.code, audit.n_tokenized_again) == (AuditRuling.INCONCLUSIVE, "audit.no-ids", 400)
+    assert [count.excess for count in audit.sampled] == [None, None]
+    broken = [own for own in again if own.arm is BASELINE or own.position >= 20]
+    junk = [scored([JUNK] * 50, n, arm=CANDIDATE, part=SAMPLED, is_tokenized_again=True) for n in range(20)]
+    assert ruled([*both(130, {}), *broken, *junk], SAMPLING).reason.code == "audit.rare"
 
 
 def test_texts_part_at_near_ties_or_at_foreign_tokens() -> None:

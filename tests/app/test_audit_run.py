@@ -8,20 +8,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from qualab.endpoints.client import HttpEndpoint
-from qualab.errors import PairDiffers, WrongState
-from qualab.model.audit import Audit, ScoredAnswer, unpack_ids
+from qualab.errors import ComparisonSignedOff, InvalidValue, PairDiffers, QualabError, WrongState
+from qualab.model.audit import Audit, ForeignCount, SampledCount, ScoredAnswer, unpack_ids
 from qualab.model.comparison import Analysis
 from qualab.model.engine import AuditSeen, audit_seen
 from qualab.model.items import Item, Prompt
 from qualab.model.names import ArmName, AuditPart, AuditRuling, ComparisonStatus, ScoringForm, Verdict
-from qualab.run.run import audit, lacks_baseline, start
-from tests.app.fakes import BASELINE, CANDIDATE
+from qualab.run.run import audit, auditable, lacks_baseline, start
+from qualab.run.sign import sign_off
+from tests.app.fakes import BASELINE, CANDIDATE, START
 from tests.app.scripted_pair import MadeUpTasks, Pair
 from tests.app.test_turns import Turns
 from tests.said import english
@@ -82,6 +84,10 @@ def audited_pair(
 def audit_in(analysis: Analysis) -> Audit:
     assert analysis.audit is not None
     return analysis.audit
+
+
+def counts(found: Audit) -> list[ForeignCount | SampledCount]:
+    return [*found.foreign, *found.sampled]
 
 
 def bodies(server: ScriptedServer, **holding: Any) -> list[dict[str, Any]]:
@@ -210,28 +216,30 @@ def test_a_killed_audit_goes_on_asks_and_scores_nothing_twice_and_ends_as_a_whol
         n_before = len(scorings(both.off)), len(bodies(both.on, temperature=1))
         analysis = both.resumed()
         in_flight = 4
-        assert 100 <= len(scorings(both.off)) <= 100 + in_flight * while_scoring
+        sent = [tuple(body["prompt"]) for body in scorings(both.off)]
+        assert len(sent) - len(set(sent)) <= in_flight * while_scoring  # answers that are the same are scored once
         assert 20 <= len(bodies(both.on, temperature=1)) <= 20 + in_flight * (not while_scoring)
         assert n_before[not while_scoring] < (20 if not while_scoring else 100)
         asked = len(both.off.requests), len(both.on.requests)
         again = both.audited()
         assert audit_in(again) == audit_in(analysis)
-        assert len(scorings(both.off)) + len(bodies(both.on, temperature=1)) <= 120 + in_flight
+        assert len(scorings(both.off)) == len(sent)
         assert len(both.off.requests) - asked[0] <= 4  # probes
     with audited_pair() as whole:
         assert audit_in(whole.compared(**AUDITED)).foreign == audit_in(analysis).foreign
 
 
 @contextmanager
-def broken_from(server: ScriptedServer, n: int) -> Iterator[None]:
-    """Lets the server fail to score from the nth time on."""
+def broken_from(server: ScriptedServer, n: int, *, setting: str = "prompt_logprobs") -> Iterator[None]:
+    """Lets the server fail at requests with a setting that is not 0, from the nth on: at scoring, unless given."""
     route, left = ("POST", "/v1/completions"), n
     works = server.routes[route]
 
     async def step(request: Any) -> Any:
         nonlocal left
-        left -= "prompt_logprobs" in await request.json()
-        return await (works if left >= 0 else BROKEN)(request)
+        is_such = bool((await request.json()).get(setting))
+        left -= is_such
+        return await (BROKEN if is_such and left < 0 else works)(request)
 
     server.routes[route] = step
     yield
@@ -247,13 +255,27 @@ def test_a_server_that_fails_in_the_middle_costs_the_audit_and_not_the_verdict_a
         assert f"qualab audit {both.comparison.id}" in english(both.seen.lack)
         assert audit_in(analysis).ruling is AuditRuling.INCONCLUSIVE
         n_scored = sum(bool(row.scores) for part in (GREEDY, SAMPLED) for row in both.scored(part))
-        assert 20 <= n_scored <= 25
+        assert 20 <= n_scored < 80
         before = len(scorings(both.off))
         again = both.audited()
         assert both.seen.lack is None
-        assert len(scorings(both.off)) - before == 100 - n_scored
+        assert len(scorings(both.off)) - before <= 100 - n_scored
+        assert all(row.scores for part in (GREEDY, SAMPLED) for row in both.scored(part))
         assert audit_in(again).n_not_audited == 0
         assert [arm.n_answers for arm in audit_in(again).foreign] == [30, 30]
+
+
+def test_a_candidate_that_fails_when_sampling_leaves_the_greedy_answers_audited_and_is_asked_again_later() -> None:
+    with audited_pair() as both:
+        with broken_from(both.on, 8, setting="temperature"):
+            found = audit_in(both.compared(**AUDITED))
+        assert [arm.n_answers for arm in found.foreign] == [30, 30]
+        assert found.reason.code == "audit.early"
+        assert "The candidate at" in english(found.reason.values["why"])
+        n_asked = len(bodies(both.off, temperature=1))
+        assert audit_in(both.audited()).n_not_audited == 0
+        assert [len(both.scored(SAMPLED, arm)) for arm in ArmName] == [20, 20]
+        assert len(bodies(both.off, temperature=1)) <= 20 + 4 < n_asked + 20
 
 
 def retokenized_otherwise(both: Audited) -> None:
@@ -305,7 +327,7 @@ def test_arm_by_arm_each_turn_asks_its_own_and_the_baseline_is_needed_once_more(
         assert "with it served again" in english(audit_in(analysis).reason.values["why"])
         turns.serve(BASELINE)
         again = both.audited(arms=[BASELINE])
-        assert [arm.n_answers for arm in (*audit_in(again).foreign, *audit_in(again).sampled)] == [30, 30, 20, 20]
+        assert [arm.n_answers for arm in counts(audit_in(again))] == [30, 30, 20, 20]
         assert both.comparison.status is ComparisonStatus.FINISHED
         assert not lacks_baseline(both.store, both.comparison.id)
         assert [len(bodies(server, temperature=1)) for server in turns.servers] == [20, 20, 0]
@@ -337,7 +359,7 @@ def test_items_with_a_schema_are_asked_with_it_unless_that_is_refused(rejects: t
         assert {row.scores for row in both.scored(STRUCTURED)} == {b""}
         notes = english(audit_in(analysis).notes)
         assert notes == (
-            ("The baseline and the candidate refused a request with a schema: no item was asked so.",)
+            ("The baseline and the candidate refused a request with a response format: no item was asked so.",)
             if rejects
             else ()
         )
@@ -352,18 +374,51 @@ def test_a_finished_comparison_without_an_audit_gets_one_with_the_given_sizes() 
         assert both.compared(audit=False).audit is None
         found = audit_in(both.audited(audit_items=12, audit_max_tokens=16))
         assert (found.is_planned, both.seen.plan.sampled_items) == (False, 12)
-        assert [arm.n_answers for arm in (*found.foreign, *found.sampled)] == [30, 30, 12, 12]
+        assert [arm.n_answers for arm in counts(found)] == [30, 30, 12, 12]
         assert max(len(unpack_ids(row.token_ids)) for row in both.scored(SAMPLED)) == 16
         assert both.comparison.plan.audit is None
 
 
-def test_what_cannot_be_audited_is_refused_and_keeps_its_verdict() -> None:
+def signed(both: Audited) -> None:
+    both.compared(audit=False)
+    sign_off(both.store, both.comparison.id, signed_by="a", override="a test", who="a", at=START)
+
+
+def unfinished(both: Audited) -> None:
+    assert both.compared(killed_after=10, audit=False) is None
+
+
+def generating_nothing(both: Audited) -> None:
+    both.tasks = MadeUpTasks(scored=("sums",))
+    both.compared(audit=False)
+
+
+def with_a_plan(both: Audited) -> None:
+    both.compared(**AUDITED)
+
+
+def another_now(both: Audited) -> None:
+    both.compared(audit=False)
+    both.replace_candidate(EngineScript(settings=TELLS), drafts=False)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "error", "says"),
+    [
+        (signed, ComparisonSignedOff, "is signed off"),
+        (unfinished, WrongState, "it has no verdict yet.*qualab resume"),
+        (generating_nothing, InvalidValue, "there are no tokens to audit"),
+        (with_a_plan, InvalidValue, "holds the audit's sizes"),
+        (another_now, PairDiffers, "drafter"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_and_stays_as_it_was(
+    prepare: Any, error: type[QualabError], says: str
+) -> None:
     with audited_pair() as both:
-        assert both.compared(killed_after=10, audit=False) is None
-        with pytest.raises(WrongState, match="qualab resume"):
-            both.audited()
-        both.resumed()
-        both.replace_candidate(EngineScript(settings=TELLS), drafts=False)
-        with pytest.raises(PairDiffers):
-            both.audited()
-        assert both.comparison.status is ComparisonStatus.FINISHED
+        prepare(both)
+        before = both.comparison.status, both.store.analysis(both.comparison.id)
+        refused = partial(auditable, both.services, both.comparison.id, is_given=True)
+        with pytest.raises(error, match=says):
+            (both.audited if prepare is another_now else refused)()
+        assert (both.comparison.status, both.store.analysis(both.comparison.id)) == before

@@ -17,13 +17,16 @@ from qualab.analysis.samples import MeanSample, MissingCount
 from qualab.errors import InvalidValue, PlanChanged, RunStopped, UsageError
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import MissingSummary
-from qualab.model.items import Item, Reply
+from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import MetricKind, MissingPolicy, Objective
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan
+from qualab.model.report import Paragraph
 from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
+from qualab.report.planning import planning_blocks
 from qualab.run.prepare import FrozenPlan, from_document, make_plan, to_document
 from qualab.settings import Settings
+from qualab.stats.audit import provable_share
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
@@ -300,6 +303,36 @@ async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
     assert pilot.id in one.belief.discordance_source
     named = planned_from(pilot, 100, Given(discordance={"sums": 0.2}), **sampled)
     assert named.metrics[0].belief.discordance == 0.2
+
+
+async def test_an_audits_outlook_is_that_of_the_budget_or_all_answers_and_of_a_pilots_lengths() -> None:
+    def sent(item: Item, gen_kwargs: dict[str, Any]) -> Prompt:
+        return replace(item.prompts[0], gen_kwargs=item.prompts[0].gen_kwargs | gen_kwargs)
+
+    bench, tasks = Bench.of(50), FakeTasks(n_items=200)  # each prompt has 3 tokens, each answer 1 of at most 5
+    pilot = pilot_of(bench.store, (await bench.run()).comparison_id)
+    for source, changes, figures in (
+        (None, {"audit_tokens": 10_000}, (400, 2_000, 400, 2_000)),
+        (None, {"audit_tokens": 500, "audit_items": 10, "audit_max_tokens": 2}, (100, 500, 20, 40)),
+        (pilot, {"audit_tokens": 10_000}, (400, 400, 400, 2_000)),
+        (None, SAMPLED, (0, 0, 400, 2_000)),
+        (None, {"audit_items": 0} | SAMPLED, (0, 0, 0, 0)),
+    ):
+        own = experiment(audit=True, **changes)
+        asked = [replace(item, prompts=(sent(item, own.gen_kwargs),)) for item in tasks.render()]
+        found = plan_comparison(make_plan(own, tasks), asked, Given(), source)
+        audit = found.audit
+        assert audit is not None
+        counted = (audit.n_answers, audit.n_tokens, audit.n_asked_again, audit.generated_tokens)
+        assert counted == figures, changes
+        assert audit.provable_share == (provable_share(figures[1] // 2) if figures[1] else None)
+        assert audit.is_assumed is (source is None and bool(figures[1]))
+        text = "".join(block.text for block in planning_blocks(found) if isinstance(block, Paragraph))
+        assert ("no answer is greedy" in text) is (not figures[1])
+        if source:
+            assert audit.prefilled_tokens == 400 + 2_000 + 3 * (400 + 400)
+        assert any("CLEAN needs 5,990" in note for note in english(found.caveats))
+    assert planned({"gsm8k": 10}).audit is None
 
 
 async def test_a_pilot_without_a_change_is_no_proof_of_none_and_one_without_answers_is_refused() -> None:

@@ -27,6 +27,7 @@ from qualab.store import Store
 from tests.app.fakes import START
 from tests.app.report_texts import english_in, texts
 from tests.fresh_store import copy_of, fresh_store
+from tests.render.audits import RARE
 from tests.render.samples import DRAFTING, TEXTS, report, sample
 from tests.said import english
 from tests.store.samples import filled, make_entry, make_signoff
@@ -105,6 +106,7 @@ def full() -> Source:
     plan = replace(source.plan, assumptions=assumed, looks=LookPlan(n_looks=5))
     analysis = replace(
         source.analysis,
+        audit=RARE,
         tokens=first_tokens(),
         treatment=treatment,
         pinning=pinning,
@@ -137,6 +139,7 @@ def blocks(found: Report, section: str, kind: type) -> Iterator[Any]:
 EVERYTHING = {
     "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
     "power": ("2.00", "5 %"),
+    "audit": ("96,204", "534.56", "35 of 60", "+7.20 to +8.40", "τ = 1", "[[<|im_end|>]]", "44.13", "3 of 1,083"),
     "metrics": ("43.2",),
     "looks": ("420", "440", PRIMARY, "2.31", "2.04"),
     "noise": (
@@ -146,7 +149,15 @@ EVERYTHING = {
     "acceptance": ("1,000", "4,000", "30.9", "2.23", "41.0", "2.30 → 2.10", "−0.20", "2.43", "92.7"),
     "missing": ("0.312", "+1.00", "90 % interval"),
 }
-IN_KOREAN = {"5 %": "5%", "61 of 79": "61 / 79", "10 (25 of 29 pairs)": "10 (29쌍 중 25쌍)", "90 % interval": "90%"}
+IN_KOREAN = {
+    "35 of 60": "35 / 60",
+    "+7.20 to +8.40": "+7.20 ~ +8.40",
+    "3 of 1,083": "3 / 1,083",
+    "5 %": "5%",
+    "61 of 79": "61 / 79",
+    "10 (25 of 29 pairs)": "10 (29쌍 중 25쌍)",
+    "90 % interval": "90%",
+}
 
 
 @pytest.mark.parametrize("language", Language)

@@ -213,6 +213,18 @@ def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab:
     assert [arm["n_answers"] for arm in shown["analysis"]["arms"]] == [5, 5]
 
 
+def test_a_sequential_run_serves_the_baseline_once_more_to_score(qualab: Command, fake: FakePair) -> None:
+    options = ["--tasks", "demo_arithmetic", "--limit", 5, "--sequential", "--audit", "--audit-items", 2]
+    done = qualab("run", "--managed", fake.path, *options)
+    served = [line.split()[2] for line in done.err.splitlines() if line.startswith("starting")]
+    assert served == ["baseline", "candidate", "baseline"]
+    audit = qualab.json("show", done.comparison_id)["analysis"]["audit"]
+    answers = [arm["n_answers"] for arm in (*audit["foreign"], *audit["sampled"])]
+    assert min(answers) > 0
+    assert (sum(answers) + audit["n_not_audited"], len(answers)) == (14, 4)  # empty ones have no tokens
+    assert fake.living == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["baseline", "candidate"])
 def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whole_one(

@@ -26,7 +26,13 @@ def urls(pair: Pair) -> list[str]:
 
 
 def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair: Pair, tmp_path: Path) -> None:
-    planned = qualab("plan", "--tasks", "demo", *MODEL, "--margin", "0.05", "--rate", 10, "--looks", 5)
+    flags = ("--tasks", "demo", *MODEL, "--margin", "0.05", "--rate", 10, "--looks", 5)
+    audited = qualab("plan", *flags, "--audit", "--output", "audited.yaml")
+    assert "about 18,000 tokens of 480 greedy answers" in " ".join(audited.out.split())
+    figures = yaml.safe_load(Path("audited.yaml").read_text(encoding="utf-8"))["figures"]["audit"]
+    assert (figures["n_tokens_needed"], figures["provable_share"]) == (2 * 2_995, 0.000334)
+    assert qualab.json("plan", "--tasks", "stress")["audit"]["n_asked_again"] == 2 * (200 + 60)  # with a schema
+    planned = qualab("plan", *flags)
     assert planned.code == 0
     says = ("240 items in 3 tasks", "What these items cannot prove:", "480 to both arms", "48 s", "looks: most")
     for text in (*says, "with looks", "Next: qualab run plan.yaml --baseline URL --candidate URL"):

@@ -242,8 +242,10 @@ def test_release_runs_over_chat_and_over_completions(
         before = len(pair[0].requests)
         done = qualab("run", *arms, flag, "--data-dir", shared / "data", "--limit", "2")
         assert done.code in (0, 1, 3), done.err
-        asked = [path for path, _ in pair[0].requests[before:] if path.endswith("completions")]
-        assert asked
+        requests = [(path, json.loads(body)) for path, body in pair[0].requests[before:]]
+        # the audit scores token ids, over completions
+        asked = [path for path, body in requests if not isinstance(body.get("prompt"), list)]
+        assert len(asked) < len(requests)
         assert all(path.endswith(route) for path in asked)
         metrics = qualab.json("show", done.comparison_id)["analysis"]["metrics"]
         assert sum(row["is_primary"] for row in metrics) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from qualab.endpoints.replies import error_message, read_reply, refusal, retry_after_s
 from qualab.endpoints.transport import Exchange, Failure, Sending
 from qualab.errors import BrokenTask, InvalidValue
+from qualab.model.audit import pack_ids
 from qualab.model.canonical import encode_body
 from qualab.model.items import (
     Drafted,
@@ -177,6 +179,48 @@ def test_counts_and_names_that_cannot_be_are_left_out(count: Any) -> None:
     assert (got.text, got.prompt_tokens, got.completion_tokens, got.model) == ("42", None, 3, "MODEL-B")
     if not isinstance(count, str):
         assert read({**completion("42"), "model": count}).model == ""
+
+
+GIVEN: list[tuple[Any, tuple[int, ...] | None]] = [
+    ([7, 151643], (7, 151643)),
+    ([], ()),
+    *((broken, None) for broken in (None, "7", [7, -1], [2**31], ["7"], [None], [7.5], {"7": 1})),
+]
+
+
+@pytest.mark.parametrize("name", ["token_ids", "response_token_ids"])
+def test_token_ids_are_read_or_left_out(name: str) -> None:
+    for given, expected in GIVEN:
+        got = read(completion("42", **{name: given}))
+        assert (got.status, got.token_ids) == (OK, None if expected is None else pack_ids(expected)), given
+    message = chat({"content": "hi"})
+    message["choices"][0][name] = [7]
+    assert read(message, CHAT).token_ids == pack_ids([7])
+    assert read(completion("42")).token_ids is None
+
+
+def call(arguments: Any, name: Any = "weather") -> dict[str, Any]:
+    return {"id": "x", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+WITH_TOOLS = replace(CHAT, payload={**CHAT.payload, "tools": [{}]})
+
+
+def test_tool_calls_are_the_text_of_a_request_with_tools() -> None:
+    calls = [call('{"city": "서울",\n "days": 2}'), call('{"city": "Seo', None), call({"days": 3})]
+    for content, finish_reason, status in ((None, "tool_calls", OK), ("", "length", TRUNCATED), ("hm", "stop", OK)):
+        body = chat({"content": content, "tool_calls": calls}, finish_reason=finish_reason)
+        got = read(body, WITH_TOOLS)
+        assert (got.status, got.finish_reason, got.text) == (
+            status,
+            finish_reason,
+            '[{"name":"weather","arguments":{"city":"서울","days":2}},{"name":null,"arguments":"{\\"city\\": \\"Seo"},'
+            '{"name":"weather","arguments":{"days":3}}]',
+        )
+    assert read(chat({"content": "hm", "tool_calls": calls}), CHAT).text == "hm"
+    assert read(chat({"content": "hm", "tool_calls": []}), WITH_TOOLS).text == "hm"
+    for broken in ([{}], ["x"], [{"function": None}], 3):
+        assert "tool_calls" in refused(chat({"content": None, "tool_calls": broken}), WITH_TOOLS).message
 
 
 def test_how_a_text_ended() -> None:

@@ -174,6 +174,8 @@ READ = (
     ),
     # another token than the one that was to be sampled: the list bounds it
     Read(LLAMA, [llama(5, -0.5, (5, -0.5), (6, -1.0))], (8,), [(-1.0, -0.5, 3)], {0: "t5"}),
+    # a token that was sampled, but has no log-probability of its own
+    Read(LLAMA, [llama(8, 0.0, (5, -0.5), (6, -1.0))], (8,), [(-1.0, -0.5, 3)], {0: "t5"}),
     # withheld, and found in the longer list
     Read(LLAMA, [{}, llama(5, -0.5, (5, -0.5), (8, -1.0))], (8,), [(-1.0, -0.5, 2)], {0: "t5"}),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import update
 
+from qualab.model.audit import ScoredAnswer, TokenPieces, pack_ids
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import (
     Analysis,
@@ -32,6 +34,7 @@ from qualab.model.names import (
     AnswerStatus,
     Api,
     ArmName,
+    AuditPart,
     ComparisonStatus,
     IntervalOf,
     LookDecision,
@@ -149,6 +152,19 @@ def failed(position: int, status: AnswerStatus, arm: ArmName = BASELINE) -> Answ
 def score(position: int, arm: ArmName = BASELINE, value: float = 1.0, **changes: Any) -> Score:
     own = {"arm": arm, "position": position, "metric": "exact_match,strict-match", "value": value}
     return filled(Score, **own | changes)
+
+
+def scored(position: int, arm: ArmName = BASELINE, part: AuditPart = AuditPart.GREEDY, **changes: Any) -> ScoredAnswer:
+    """Two tokens, the second of them 3 nats below the model's choice."""
+    values = {
+        "text": None,
+        "status": AnswerStatus.OK,
+        "finish_reason": "stop",
+        "token_ids": pack_ids([7, 8]),
+        "scores": struct.pack("<ffIffI", -0.5, -0.5, 1, -4.0, -1.0, 30),
+        "pieces": TokenPieces(texts=("The", " cat\0"), choices={1: " dog"}),
+    }
+    return filled(ScoredAnswer, **{"position": position, "arm": arm, "part": part} | values | changes)
 
 
 def look(number: int = 1, **changes: Any) -> Look:

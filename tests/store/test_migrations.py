@@ -62,6 +62,7 @@ def fill(store: Store) -> None:
     store.create(make.comparison(), [make.item(number, target="the same, or nearly " * 90) for number in range(200)])
     store.add_answers("c-1", [make.answer(0), make.answer(1, run=1)])
     store.put_scores("c-1", [make.score(0)])
+    store.put_scored("c-1", [make.scored(0)])
     store.add_look("c-1", make.look(), now=NOW)
     store.add_observation("c-1", ENGINE)
     store.put_analysis(make.analysis(), now=NOW)

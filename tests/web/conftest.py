@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qualab.model.items import Reply
+from qualab.model.names import RequestKind
 from tests.api.conftest import Service, at_work, idle, make, make_bench, make_service, on_a_socket, working
 from tests.app.fakes import Bench, failure, reply
 from tests.web.made import publish
@@ -46,6 +47,8 @@ class Site:
     """Of the small one's items, by their number."""
     choices: int = 0
     """The position of an item of choices in the large one."""
+    audited: int = 0
+    """The position of the large one's item with foreign tokens."""
 
 
 @dataclass
@@ -95,7 +98,8 @@ def site() -> Iterator[Site]:
         items = {item.doc_id: item.position for item in store.items(small)}
         address = stack.enter_context(on_a_socket(served))
         choices = next(item.position for item in store.items(large.id) if item.task == "kobest_boolq")
-        yield Site(address, served, small, large.id, items, choices)
+        audited = next(item.position for item in store.items(large.id) if item.kind is RequestKind.GENERATION)
+        yield Site(address, served, small, large.id, items, choices, audited)
 
 
 @pytest.fixture(scope="package")

@@ -92,6 +92,61 @@ def test_an_item_shows_both_answers_and_where_they_part_or_both_likelihoods(look
         assert looked.page.locator("#extracted tbody td").all_inner_texts() == row
 
 
+TITLES = {"en": ("Token audit", "1 of 9 tokens are foreign"), "ko": ("토큰 감사", "토큰 9개 중 1개가 이상 토큰")}
+NUMBERS = {"en": "7.25 nats below the model's choice “<b>”, rank 312"}
+NUMBERS["ko"] = "모델의 1순위 “<b>”보다 7.25 nat 낮음, 312순위"
+LUMINANCE = """nodes => nodes.map(node => getComputedStyle(node)).map(style => [style.backgroundColor, style.color].map(
+    text => text.match(/\\d+/g).slice(0, 3).map(n => n / 255).map(
+        n => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4).reduce(
+            (sum, n, place) => sum + n * [0.2126, 0.7152, 0.0722][place], 0)))"""
+"""Of background and text, as WCAG 2 defines it."""
+
+
+def test_an_answers_tokens_are_shaded_by_gap_and_tell_their_numbers(make_page: Make, site: Site) -> None:
+    url = f"/comparisons/{site.large}/items/{site.audited}#greedy-candidate-2"
+    for language, scheme in (("en", "light"), ("ko", "dark")):
+        looked = make_page(locale=language, color_scheme=scheme)
+        looked.open(url)
+        section = looked.page.locator("section#tokens")
+        title, facts = TITLES[language]
+        assert section.locator("h2").inner_text() == title
+        sides = section.locator("section.side")
+        assert sides.count() == 6
+        candidate = sides.nth(1)
+        assert facts in candidate.inner_text()
+        near, foreign = (candidate.locator(".token").nth(place) for place in range(2))
+        assert [one.get_attribute("class") for one in (near, foreign)] == ["token shade-1", "token shade-4 foreign"]
+        assert sides.nth(0).locator(".token").count() == 0
+        numbers = foreign.locator(".numbers")
+        assert numbers.text_content().strip() == f"[{NUMBERS[language]}]"
+        assert numbers.bounding_box()["width"] > 100  # it is the one that the link leads to
+        assert near.locator(".numbers").bounding_box()["width"] <= 1
+        near.hover()
+        assert near.locator(".numbers").bounding_box()["width"] > 100
+        candidate.locator("pre").focus()
+        for token in (near, foreign):
+            looked.page.keyboard.press("ArrowRight")
+            assert token.evaluate("node => node === document.activeElement")
+        looked.page.keyboard.press("ArrowLeft")
+        assert near.evaluate("node => node === document.activeElement")
+        pairs = section.locator(".shades .token:not(.shade-0):not(.foreign)").evaluate_all(LUMINANCE)
+        backgrounds = [background for background, _ in pairs]
+        assert backgrounds == sorted(backgrounds, reverse=scheme == "light")
+        assert all((max(pair) + 0.05) / (min(pair) + 0.05) >= 4.5 for pair in pairs)
+        copied = candidate.locator("pre").evaluate(
+            "node => { getSelection().selectAllChildren(node); return getSelection().toString(); }"
+        )
+        assert "7.25" not in copied
+        assert "<script>alert(3)</script>" in copied
+        looked.open(f"/comparisons/{site.large}/items?show=foreign")
+        assert len(names(looked)) == 1
+        looked.page.locator("td.name a").click()
+        looked.page.wait_for_url(f"**/items/{site.audited}?show=foreign")
+        assert looked.page.locator("main a[rel=next]").count() == 0
+    looked.open(f"/comparisons/{site.small}/items")
+    assert looked.page.locator("input[value=foreign]").count() == 0
+
+
 def test_what_a_model_answers_is_text(looked: Watched, site: Site) -> None:
     """The fixture would see a dialog, an error or a request."""
     for number, text in zip(LOSSES, HOSTILE, strict=True):

@@ -26,6 +26,7 @@ def paths(site: Site) -> dict[str, str]:
         "comparison": many,
         "items": f"{many}/items",
         "item": f"{one}/items/{site.positions[LOSSES[0]]}",
+        "audited item": f"{many}/items/{site.audited}",
         "choices": f"{many}/items/{site.choices}",
         "plan": "/plan",
         "sign in": "/sign-in",
@@ -73,7 +74,18 @@ def test_korean_pages_have_no_english_left(make_page: Make, site: Site) -> None:
             ".forEach(one => one.remove()); return document.body.innerText + document.title; })()"
         )
         rest = KNOWN.sub(" ", chrome)
-        left = set(LATIN.findall(rest)) - {"max", "model", "len", "COR", "few", "shot", "temperature", "none"}
+        left = set(LATIN.findall(rest)) - {
+            "max",
+            "model",
+            "len",
+            "COR",
+            "few",
+            "shot",
+            "temperature",
+            "none",
+            "nat",
+            "McNemar",
+        }
         assert left == set(), (name, rest)
 
 
@@ -167,7 +179,13 @@ def test_a_comparison_shows_the_reports_own_numbers(looked: Watched, site: Site)
                 for cell in row["cells"]:
                     assert cell["text"].strip() in shown, (section["id"], cell)
     assert looked.page.locator("figure.forest svg").count() == 1
-    assert looked.page.locator("figure.histogram svg").count() == 2
+    assert looked.page.locator("#acceptance figure.histogram svg").count() == 2
+    worst = looked.page.locator("#audit .worst li").all_inner_texts()
+    assert [text.partition(" nats")[0].rpartition(" ")[2] for text in worst] == ["49.10", "7.25"]
+    looked.page.locator("#audit .worst a").nth(1).click()
+    looked.page.wait_for_url(f"**/items/{site.audited}#greedy-candidate-2")
+    assert looked.page.locator(".token:target").inner_text().startswith(" 3")
+    looked.page.go_back()
     assert looked.page.get_by_text("Not signed off yet.").count() == 1
     looked.page.get_by_role("link", name="Browse flips", exact=True).click()
     assert looked.page.locator("input[value=flipped]").is_checked()

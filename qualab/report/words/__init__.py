@@ -41,8 +41,14 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "score": "{:.4f}".format,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
+    "per": wording.one_in,
+    "per.most": lambda fraction: wording.one_in(fraction, at_most=True),
+    "before": lambda text: wording.cut_text(text, 24, keeps_end=True),
+    "token": wording.token_text,
+    "after": lambda text: wording.cut_text(text, 24),
+    "choice": lambda token: f"“{wording.token_text(token)}”" if token else "?",
 }
-"""How a text or a cell writes a number, beside Python's own formats."""
+"""How a text or a cell writes a number or a token, beside Python's own formats."""
 
 
 @cache

@@ -5,26 +5,34 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qualab.analysis.flips import change_of
 from qualab.endpoints.client import ROUTES
 from qualab.errors import PathForbidden
+from qualab.model.audit import WorstToken
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
-from qualab.model.names import ArmName
+from qualab.model.names import ArmName, AuditPart
 from qualab.model.plan import deciding_metrics
-from qualab.model.wording import count, visible_text
+from qualab.model.wording import count, line_text, visible_text
 from qualab.report.flips import first_difference, marked
 from qualab.run.prepare import check_unchanged, planned_options, refuse_imported
 from qualab.service.context import Context
-from qualab.service.reading import bodies_of
+from qualab.service.reading import AuditedAnswer, bodies_of
 from qualab.service.words import Wording
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 KEY = '-H "Authorization: Bearer $API_KEY"'
 """The shell puts the key in: none is stored."""
+SHADES = (0.05, 0.25, 1.0, 5.0)
+"""Gaps in nats from which a token is a shade darker."""
 WORD = re.compile(r"\s*\S*")
 Answers = Mapping[tuple[ArmName, int, int], Answer]  # by arm, choice and repeat
 
@@ -94,6 +102,69 @@ def _side(answer: Answer | None, cut: int | None) -> Side:
     head = rest[: WORD.match(rest).end()]  # type: ignore[union-attr]  # it matches anything
     has_ended = cut is not None and not rest and bool(text)
     return Side(answer, visible_text(shared), marked(head), visible_text(rest[len(head) :]), has_ended)
+
+
+class Token(NamedTuple):
+    """Tokens of an answer in one shade: one that is not the model's choice, or the choices up to the next."""
+
+    text: str
+    shade: int
+    """0 to 4: how many of `SHADES` its gap reaches."""
+    numbers: str
+    """Empty for the model's choices."""
+    place: int
+    """In its answer, from 0."""
+    is_foreign: bool
+
+
+class TokenSide(NamedTuple):
+    """One arm's answer in the token audit."""
+
+    answer: AuditedAnswer
+    tokens: list[Token]
+    facts: str
+
+
+def audited_parts(audited: Iterable[AuditedAnswer], words: Wording) -> list[tuple[AuditPart, list[TokenSide]]]:
+    """Return each part of the token audit that the item is in, with both arms' answers."""
+    return [
+        (part, [TokenSide(answer, list(_shaded(answer, words)), _token_facts(answer, words)) for answer in answers])
+        for part, answers in groupby(audited, key=lambda answer: answer.part)
+    ]
+
+
+def _shaded(answer: AuditedAnswer, words: Wording) -> Iterator[Token]:
+    for is_choice, tokens in groupby(enumerate(answer.tokens), key=lambda entry: entry[1].gap == 0.0):
+        if is_choice:
+            run = list(tokens)
+            yield Token(visible_text("".join(token.text for _, token in run)), 0, "", run[0][0], False)
+            continue
+        for index, token in tokens:
+            shown = words("token end") if token.is_end else visible_text(token.text) or words("token part")
+            if not token.text.strip():  # its white space is all there is to shade
+                shown = marked(token.text) or shown
+            chosen = words("token choice", choice=line_text(token.choice)) if token.choice else ""
+            numbers = words("token numbers", gap=f"{token.gap:.2f}", rank=count(token.rank), choice=chosen)
+            yield Token(shown, bisect_right(SHADES, token.gap), numbers, index, token.is_foreign)
+
+
+def worst_tokens(store: Store, comparison_id: str, words: Wording) -> list[tuple[str, str, WorstToken]]:
+    """Return the items and texts of the worst tokens that the analysis found, the worst first."""
+    analysis = store.analysis(comparison_id)
+    worst = analysis.audit.worst if analysis and analysis.audit else ()
+    names = {item.position: item.id for item in store.items(comparison_id, positions={one.position for one in worst})}
+    return [
+        (names[one.position], f"“{line_text(one.token)}”" if one.token else words("token end"), one) for one in worst
+    ]
+
+
+def _token_facts(answer: AuditedAnswer, words: Wording) -> str:
+    n_scored, n_foreign = len(answer.tokens), sum(token.is_foreign for token in answer.tokens)
+    if not n_scored:
+        return words("tokens not scored")
+    key = "tokens rare" if answer.part is AuditPart.SAMPLED else "tokens foreign"
+    cut = words("tokens cut", total=count(answer.n_tokens)) if n_scored < answer.n_tokens else ""
+    return words(key, n=count(n_foreign), total=count(n_scored)) + cut
 
 
 def extracted_lines(

@@ -13,7 +13,7 @@ from qualab import __version__
 from qualab.service.api.answers import MEDIA_TYPE, Problem
 from qualab.service.context import ACCEPT, EXCLUSIVE
 from qualab.service.requests import PlanRequest
-from qualab.settings import FIELDS, KEY_FIELDS, RULE_FIELDS, Settings
+from qualab.settings import FIELDS, GROUPS, KEY_FIELDS, RULE_FIELDS, Settings
 
 EXPERIMENT: dict[str, Any] = {
     "baseline": "http://127.0.0.1:8000/v1",
@@ -21,6 +21,7 @@ EXPERIMENT: dict[str, Any] = {
     "model": "my-model",
     "tasks": "release",
     "margin": 0.02,
+    "audit": {"tokens": 50_000, "tau": 1.0},
     "label": "nightly",
     "api_key": "env:QUALAB_KEY_VLLM",
 }
@@ -109,7 +110,11 @@ def request_schemas() -> dict[str, dict[str, Any]]:
         if one.get("type") in ("array", "object") or "anyOf" in one or "$ref" in one:
             schemas[name] = {"anyOf": [one, {"type": "string"}]}  # as text too, as on a command line
     keys = {name: {"type": "string", "pattern": "^(env|file):.+", "description": "A reference"} for name in KEY_FIELDS}
-    experiment = {name: schemas[name] for name in FIELDS if name in schemas} | keys
+    for group, names in GROUPS.items():
+        parts = {key: schemas[name] for key, name in names.items()}
+        nested = {"type": "object", "properties": parts, "additionalProperties": False}
+        schemas[group] = {"anyOf": [schemas[group], nested]} if group in schemas else nested
+    experiment = {name: schemas[name] for name in (*FIELDS, *GROUPS) if name in schemas} | keys
     experiment |= {name: {"type": "boolean", "description": text} for name, text in MARKS.items()}
     beside = PlanRequest.model_json_schema(ref_template=f"{REFERENCE}{{model}}")
     return {

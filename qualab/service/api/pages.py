@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
+from qualab.model.engine import audit_seen
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
@@ -38,7 +39,7 @@ from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, t
 from qualab.service.api.routes import ComparisonQuery, ItemQuery
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
-from qualab.service.reading import COUNTED, Progress, comparison_of, outcomes_of
+from qualab.service.reading import COUNTED, Progress, audited_of, comparison_of, located, outcomes_of
 from qualab.service.words import Wording
 from qualab.stats.sizing import mde_beyond_noise
 
@@ -241,7 +242,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
     def job() -> Response:
         words, store = words_of(call.request), call.context.store
         summary = store.summary(comparison_id)
-        error, trouble, report = summary.error, None, None
+        error, trouble, report, worst = summary.error, None, None, []
         if summary.stop_reason:
             why, code = words.reason(summary.stop_reason), error.get("code", RunStopped.code)
             trouble = replace(words.notice(code, why, error.get("hint", "")), language=words.language)
@@ -250,7 +251,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
         if summary.verdict is not None:
             report = report_model(store, summary.id, words.language)
             on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen
-            report = replace(report, sections=on_screen)
+            report, worst = replace(report, sections=on_screen), item_page.worst_tokens(store, summary.id, words)
         return page(
             call.request,
             "comparison",
@@ -258,6 +259,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             is_live=not summary.has_ended,
             trouble=trouble,
             report=report,
+            worst=worst,
             has_items=summary.status is ComparisonStatus.FINISHED,
             signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
             statuses={status: words(f"status {status}") for status in ComparisonStatus},
@@ -276,10 +278,11 @@ SHOWS: Mapping[str, Mapping[str, Any]] = {
     "gains": {"change": Change.GAIN},
     "missing": {"missing": True},
     "different": {"different_text": True},
+    "foreign": {"foreign": True},
 }
 """Filters by the names that the page has for them."""
 TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
-Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
+Show = Literal["all", "flipped", "losses", "gains", "missing", "different", "foreign"]
 
 
 class ItemsForm(ItemQuery, Form):
@@ -306,8 +309,9 @@ class ItemForm(ItemsForm):
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
     """List the items of a comparison."""
     own = comparison_of(call.context, comparison_id)
+    has_audit = own.plan.audit is not None or audit_seen(call.context.store.observations(comparison_id)) is not None
     outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
-    return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS)
+    return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS, has_audit=has_audit)
 
 
 @router.get("/comparisons/{comparison_id}/items/{position}")
@@ -323,7 +327,7 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
     item, stored, scores = context.store.pair(comparison_id, position)
     answers = {(answer.arm, answer.choice, answer.repeat): answer for answer in stored}
     is_generation = item.kind is RequestKind.GENERATION
-    extracted, trouble = None, None
+    extracted, trouble, filters = None, None, located(context, own, form.filter())
     if is_generation and form.extract:
         try:
             extracted = item_page.extracted_lines(context, own, item, answers, words)
@@ -342,17 +346,21 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
         choices=() if is_generation else list(item_page.choice_lines(item, own, answers)),
         extracted=extracted,
         trouble=trouble,
+        audited=item_page.audited_parts(audited_of(context, own, position, stored), words),
+        shades=item_page.SHADES,
         scores=list(item_page.score_lines(item, own, scores)),
         commands=list(item_page.commands(own, item, words)),
-        previous=neighbour(context, comparison_id, position, form, is_backward=True),
-        next=neighbour(context, comparison_id, position, form, is_backward=False),
+        previous=neighbour(context, comparison_id, position, filters, is_backward=True),
+        next=neighbour(context, comparison_id, position, filters, is_backward=False),
     )
 
 
-def neighbour(context: Context, comparison_id: str, position: int, form: ItemForm, *, is_backward: bool) -> int | None:
+def neighbour(
+    context: Context, comparison_id: str, position: int, filters: OutcomeFilter, *, is_backward: bool
+) -> int | None:
     """Return the position of the item before or after this one among those that are shown; None where none is."""
     cursor = encode_cursor("items", position, -1 if is_backward else 2**31)  # before or behind all its repeats
-    outcomes = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    outcomes = context.store.outcomes(comparison_id, filters, cursor=cursor, limit=1, is_backward=is_backward)
     return outcomes.entries[0].position if outcomes.entries else None
 
 

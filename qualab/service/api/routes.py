@@ -86,6 +86,7 @@ class ItemQuery(PageQuery):
     change: Change | None = None
     missing: bool | None = Field(None, description="Whether an arm has no score")
     different_text: bool | None = Field(None, description="Whether both answered, and not the same")
+    foreign: bool | None = Field(None, description="Whether audited answers of it have a foreign token")
     min_length: Length | None = Field(None, description="Characters of the longer answer")
     max_length: Length | None = None
 

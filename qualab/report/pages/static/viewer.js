@@ -119,11 +119,24 @@ const calculate = (form) => {
   });
 };
 
+// Arrows go from one shaded token to the next: a stop of the tab key for each would be too many.
+const step = (event) => {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!by) return;
+  const tokens = [...event.currentTarget.querySelectorAll(".token")];
+  const at = tokens.indexOf(document.activeElement);
+  const next = tokens[at < 0 && by < 0 ? tokens.length - 1 : at + by];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+};
+
 refresh();
 fillIn("extracted");
 for (const live of document.querySelectorAll("[data-events]")) follow(live);
 for (const one of document.querySelectorAll("button.copy")) one.addEventListener("click", () => copy(one));
 for (const form of document.querySelectorAll("form#plan")) calculate(form);
+for (const answer of document.querySelectorAll(".tokens pre")) answer.addEventListener("keydown", step);
 for (const mark of document.querySelectorAll("pre.answer mark")) {
   const box = mark.closest("pre");
   if (box.scrollHeight > box.clientHeight) box.scrollTop = mark.offsetTop - box.clientHeight / 3;
