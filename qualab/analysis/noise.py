@@ -44,7 +44,7 @@ from qualab.stats.noise import (
     variance_components,
     weighted_median,
 )
-from qualab.stats.repeated import RepeatedCounts, repeated_test
+from qualab.stats.repeated import RepeatedCounts, is_mean_of, repeated_test
 from qualab.stats.resampling import holm
 
 Texts = Mapping[Place, str]
@@ -108,8 +108,10 @@ def baseline_shifts(plan: Plan, scores: Scores, layout: Layout) -> Iterator[Reas
         columns = [_column(members, own, ArmName.BASELINE) for own in (scores, *scores.again)]
         keys = [key for member in members for key in layout.tasks[member.task].keys]
         rows = [[column[key] for column in columns] for key in keys if all(key in column for column in columns)]
-        if rows and {member.kind for member in members} == {MetricKind.BINARY_MEAN}:
-            table = np.array(rows, dtype=np.float64)
+        if not rows or {member.kind for member in members} != {MetricKind.BINARY_MEAN}:
+            continue
+        table = np.array(rows, dtype=np.float64)
+        if is_mean_of(table, 1):
             counts = RepeatedCounts.of(table[:, 1:].mean(axis=1), table[:, 0], n_runs=len(scores.again))
             pvalues[spec.id] = repeated_test(counts).pvalue
     for name, pvalue in zip(pvalues, holm(list(pvalues.values())), strict=True):
@@ -162,7 +164,17 @@ def _of_metric(
         flip_rate_baseline=disagreement(of_runs) if keys else None,
         flip_rate_candidate=disagreement(of_arms) if keys else None,
         odd=_odd(baseline, again[0], candidate, keys),
+        variance_left=_variance_left([baseline, *again], candidate, keys) if scores.again else None,
     )
+
+
+def _variance_left(baselines: Sequence[Column], candidate: Column, keys: Sequence[Place]) -> float | None:
+    table = [[own[key] for own in (*baselines, candidate)] for key in keys]
+    if not table or not all(isinstance(value, (int, float)) for row in table for value in row):
+        return None
+    values = np.array(table, dtype=np.float64)
+    once, together = (float(np.sum((values[:, -1] - own) ** 2)) for own in (values[:, 0], values[:, :-1].mean(axis=1)))
+    return together / once if once else None
 
 
 def _column(members: Sequence[MetricSpec], scores: Scores, arm: ArmName) -> Column:

@@ -283,6 +283,11 @@ class MetricNoise:
     """Share of pairs of the baseline's runs in which a score changes; None where there is no answer to compare."""
     flip_rate_candidate: float | None
     odd: OddOneOut | None
+    variance_left: float | None = None
+    """Variance of an item's difference with the baseline's runs in the test, as a share of that with one answer.
+
+    None where they are not in the test, and where no item changed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from qualab.model.engine import (
 )
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
-from qualab.model.reason import Reason
+from qualab.model.reason import Reason, of
 from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
 from qualab.model.wording import count, share
 from qualab.report.source import Cells, Number, Source, table
@@ -211,6 +211,14 @@ def noise_blocks(source: Source, words: Words) -> Iterator[Block]:
         yield Paragraph(text=words("noise how", noise=noise, arms=source.plan.policy.concurrency))
         if noise.note:
             yield Paragraph(text=words.reason(noise.note))
+        if (n_runs := source.plan.n_baseline_runs) > 1:
+            left = {own.metric: own.variance_left for own in noise.metrics}
+            shares = [
+                of(row.id, Reason("discount", {"share": share}))
+                for row in source.primaries
+                if (share := left.get(row.id)) is not None
+            ]
+            yield Paragraph(text=words("runs in test", n_runs=n_runs, shares=tuple(shares)))
     else:
         yield Paragraph(text=words("no noise"))
         key = "arms only" if pairs.n_pairs else "no generations"

@@ -17,6 +17,7 @@ from qualab.report.source import Cells, Source, table, verdict_cell
 from qualab.report.words import ENGLISH, Words
 from qualab.run.sign import signoff_obstacles
 
+GUARDED = (EvidenceKind.COUNTS, EvidenceKind.REPEATED)
 MOST_REASONS = 8
 """Metrics whose reasons are told one by one."""
 MOST_IN_HEADLINE = 2
@@ -112,7 +113,7 @@ def forest_blocks(source: Source, words: Words) -> Iterator[Block]:
     if not rows:
         yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
         return
-    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
+    is_guarded = any(row.evidence and row.evidence.kind in GUARDED for row in source.primaries)
     looks, guard = words("over looks") if source.analysis.looks else "", words("guard") if is_guarded else ""
     how = words("forest how", level=1.0 - 2.0 * rule.alpha, bounds=bounds, looks=looks, guard=guard)
     yield Paragraph(text=how, is_muted=True)
@@ -157,6 +158,7 @@ def _signed(signoff: SignOff, words: Words) -> str:
 
 METHODS = {
     EvidenceKind.COUNTS: ("method difference", "method interval"),
+    EvidenceKind.REPEATED: ("method repeated",),
     EvidenceKind.CLUSTERS: ("method clusters",),
     EvidenceKind.SCORES: ("method bounded",),
     EvidenceKind.LABELS: ("method labels",),

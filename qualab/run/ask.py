@@ -427,8 +427,8 @@ def look_pauses(run: Run) -> list[Pause]:
                 stage = range(*unscored.pop(0))
                 for score in seen_scores(services.store, run.id, run.tasks, run.items, unanswered.add, positions=stage):
                     scores.add(score, run.items[score.position].task)
-                for number, further in zip(again, scores.again, strict=True):
-                    answers = services.store.answers(run.id, arm=ArmName.BASELINE, run=number, positions=stage)
+                for further_run, further in zip(again, scores.again, strict=True):
+                    answers = services.store.answers(run.id, arm=ArmName.BASELINE, run=further_run, positions=stage)
                     for score in scores_of(answers, run.tasks, run.items):
                         further.add(score, run.items[score.position].task)
             items = run.items[: ends[number - 1]]
