@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qualab.model.audit import StructuredCount
 from qualab.model.items import Item
+from qualab.model.structured import FIELDS
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 
@@ -25,7 +26,7 @@ def structured_count(pairs: Iterable[tuple[Item, str | None, str | None]]) -> St
     cells = [
         (is_valid(item, baseline), is_valid(item, candidate))
         for item, baseline, candidate in pairs
-        if baseline is not None and candidate is not None
+        if baseline is not None and candidate is not None and any(item.doc.get(name) for name in FIELDS)
     ]
     if not cells:
         return None
@@ -49,7 +50,7 @@ def is_valid(item: Item, text: str) -> bool:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_not_json)
     except (ValueError, RecursionError):
         return False
-    return bool(_validator(item.doc["response_format"], item.doc["tools"]).is_valid(value))
+    return bool(_validator(*(item.doc.get(name) or "" for name in ("response_format", "tools"))).is_valid(value))
 
 
 @lru_cache(maxsize=128)
