@@ -109,14 +109,13 @@ async def test_further_answers_prove_what_one_does_not_and_the_report_says_what_
     assert f"against one answer: sums/exact_match,none: {100 * left:.1f}" in text
 
 
-async def test_a_run_with_looks_ends_earlier_and_leaves_the_rest_unasked_in_both_arms() -> None:
-    once, twice = [await pair(2_000, n_runs=4, seed=4).run(noise_floor=own, looks=10) for own in (None, FOUR_TIMES)]
+async def test_runs_with_looks_end_earlier_on_average() -> None:
     ends = []
-    for analysis in (once, twice):
-        assert analysis.verdict is Verdict.EQUIVALENT
-        assert analysis.looks is not None
-        ends.append(analysis.looks.n_items)
-    assert ends[1] < ends[0]
+    for floor in (None, FOUR_TIMES):
+        runs = [await pair(1_600, n_runs=4, seed=seed).run(noise_floor=floor, looks=10) for seed in range(5)]
+        ends.append(sum(run.looks.n_items if run.looks else 0 for run in runs))
+        assert {run.verdict for run in runs} == {Verdict.EQUIVALENT}
+    assert ends[1] < 0.85 * ends[0]
 
 
 async def test_a_killed_run_goes_on_and_asks_each_answer_once() -> None:
