@@ -363,7 +363,7 @@ def load(
         name, message = _name(first), _message(first)
         option = name.partition(".")[0]
         hint = f"Given: {'(not shown)' if 'key' in name else repr(first.get('input'))}"
-        if is_range := message.startswith("must be"):
+        if (is_range := message.startswith("must be")) and option in OPTIONS:
             hint = f"--{option.replace('_', '-')}: {Settings.model_fields[option].description}"
         # fields do not repeat what was given, which own messages quote
         own = {

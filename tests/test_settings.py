@@ -104,6 +104,13 @@ def test_a_value_that_cannot_be_is_refused(given: dict[str, object], says: str) 
         load(content=given, environment=False)
 
 
+def test_a_hint_names_no_option_that_is_none() -> None:
+    for given, hint in (({"tau": 0}, "Given: 0"), ({"tokens": 0}, "--audit-tokens: Greedy tokens")):
+        with pytest.raises(InvalidValue) as refused:
+            load(content={"audit": given}, environment=False)
+        assert refused.value.hint.startswith(hint)
+
+
 def test_a_mapping_in_a_file_stands_for_its_settings_and_flags_win(tmp_path: Path) -> None:
     file = experiment(tmp_path, "noise_floor: {concurrency: 3}\npins: {revision: a}\n")
     settings = load(file=file, command_line={"revision": "b"}, environment=False)

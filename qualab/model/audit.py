@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qualab.model.names import AnswerStatus, ArmName, AuditPart, AuditRuling, IntervalOf, ScoringForm
@@ -15,6 +15,32 @@ TOKEN_BYTES = 12
 
 Little-endian, in nats; the rank is 1 where the token itself is the most likely.
 """
+
+NEUTRAL: Mapping[str, object] = {
+    **dict.fromkeys(("min_p", "dynatemp_range", "mirostat", "xtc_probability"), 0),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "dry_multiplier"), 0),
+    **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "repeat_penalty"), 1),
+    **dict.fromkeys(("top_k", "top_n_sigma"), -1),
+}
+"""Settings that change what is drawn, at the values where they do not: an engine's defaults may be others."""
+PENALTIES = ("presence_penalty", "frequency_penalty", "dry_multiplier", "repetition_penalty", "repeat_penalty")
+CONSTRAINTS = (
+    *("response_format", "tools", "structured_outputs", "json_schema", "grammar", "ebnf", "regex", "logit_bias"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "allowed_token_ids", "bad_words", "min_tokens"),
+    *("custom_logit_processor", "thinking_token_budget", "use_beam_search", "watermarking"),
+)
+"""Settings under which tokens are not drawn from the model's own probabilities."""
+
+
+def is_free(settings: Mapping[str, object]) -> bool:
+    """True where the model alone chooses an answer's tokens: nothing else allows or forbids some."""
+    return not any(settings.get(name) for name in CONSTRAINTS)
+
+
+def is_chosen(settings: Mapping[str, object]) -> bool:
+    """True where each token is the model's choice: at temperature 0, without penalties."""
+    is_penalized = any(settings.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in PENALTIES)
+    return not float(str(settings["temperature"] or 0)) and not is_penalized and is_free(settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

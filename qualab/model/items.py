@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from qualab.errors import BrokenTask, InvalidValue
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
@@ -87,8 +89,8 @@ class Reply:
     drafted: Drafted | None = None
     model: str = ""
     reasoning: str = ""
-    token_ids: bytes | None = None
-    """As generated, little-endian int32; None where the server does not tell."""
+    token_ids: Annotated[bytes | None, Field(exclude=True)] = None
+    """As generated, little-endian int32; None where the server does not tell. JSON holds no such bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from qualab.model.audit import is_chosen, is_free
 from qualab.model.items import Item, generation_request, generations
 from qualab.model.names import ArmName
 from qualab.model.plan import Plan
@@ -57,11 +58,12 @@ def audit_outlook(items: Iterable[Item], plan: Plan, lengths: Lengths) -> AuditO
         settings = generation_request(item.prompts[0], sampling=plan.sampling).payload
         guess = len(item.prompts[0].text.encode(errors="replace")) / BYTES_A_TOKEN, float(ASSUMED_TOKENS)
         prompt, answer = lengths.get(item.task, guess)
-        n_items, sampled_prompts = n_items + 1, sampled_prompts + prompt
-        sampled_tokens += min(settings["max_tokens"], cap)
+        if is_free(settings):
+            n_items, sampled_prompts = n_items + 1, sampled_prompts + prompt
+            sampled_tokens += min(settings["max_tokens"], cap)
         if structured_request(item, sampling=plan.sampling):
             n_structured, structured_tokens = n_structured + 1, structured_tokens + settings["max_tokens"]
-        if not settings["temperature"]:
+        if is_chosen(settings):
             is_assumed |= item.task not in lengths
             n_greedy, greedy_prompts = n_greedy + 1, greedy_prompts + prompt
             greedy_tokens += min(settings["max_tokens"], answer)

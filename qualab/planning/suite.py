@@ -559,7 +559,9 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
 
 
 def _audit_caveats(audit: AuditOutlook | None) -> Iterator[Reason]:
-    if audit and not audit.is_enough:
+    if audit and not audit.n_tokens:
+        yield Reason("audit-no-greedy")
+    elif audit and not audit.is_enough:
         yield Reason("audit-falls-short", {"n": audit.n_tokens, "needed": audit.n_tokens_needed})
     if audit and audit.n_tokens and audit.is_assumed:
         yield Reason("audit-lengths-assumed", {"tokens": ASSUMED_TOKENS})

@@ -23,7 +23,7 @@ from qualab.errors import (
     ScoringUnavailable,
     StoreError,
 )
-from qualab.model.audit import ScoredAnswer, Scoring, TokenScores, pack_ids, unpack_ids
+from qualab.model.audit import NEUTRAL, ScoredAnswer, Scoring, TokenScores, is_chosen, is_free, pack_ids, unpack_ids
 from qualab.model.engine import AuditSeen, EngineKind, audit_seen, engines_seen
 from qualab.model.items import ENGINE_SETTINGS, Answer, Item, Reply, Request, generations
 from qualab.model.names import AnswerStatus, Api, ArmName, AuditPart
@@ -44,20 +44,6 @@ FEWEST_ANSWERS = 12
 """Answers of a part and arm over which an engine's few tokens are spread."""
 SAY_EVERY_S = 10.0
 BASELINE_AWAY = "audit-lack.baseline-away"
-NEUTRAL: Mapping[str, object] = {
-    **dict.fromkeys(("min_p", "dynatemp_range", "mirostat", "xtc_probability"), 0),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "dry_multiplier"), 0),
-    **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "repeat_penalty"), 1),
-    **dict.fromkeys(("top_k", "top_n_sigma"), -1),
-}
-"""Settings that change what is drawn, at the values where they do not: an engine's defaults may be others."""
-PENALTIES = ("presence_penalty", "frequency_penalty", "dry_multiplier", "repetition_penalty", "repeat_penalty")
-CONSTRAINTS = (
-    *("response_format", "tools", "structured_outputs", "json_schema", "grammar", "ebnf", "regex", "logit_bias"),
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "allowed_token_ids", "bad_words", "min_tokens"),
-    *("custom_logit_processor", "thinking_token_budget", "use_beam_search", "watermarking"),
-)
-"""Settings under which tokens are not drawn from the model's own probabilities."""
 SAID = {"format": "with a response format", "tools": "with tools", "sampled": "at temperature 1"}
 PARTS = {"format": AuditPart.STRUCTURED, "tools": AuditPart.STRUCTURED, "sampled": AuditPart.SAMPLED}
 """Groups of items asked again, each of which an engine may refuse by itself."""
@@ -351,13 +337,8 @@ def answer_cap(scoring: Scoring | None) -> int | None:
 
 def greedy_items(items: Sequence[Item], *, seed: int) -> list[Item]:
     """Draw the order in which answers at temperature 0 are scored, stress first; not those with penalties."""
-    drawn = (item for item in _drawn(items, seed=seed) if not float(item.requests[0].payload["temperature"] or 0))
-    penalized = (
-        item
-        for item in drawn
-        if all(item.requests[0].payload.get(name, NEUTRAL[name]) == NEUTRAL[name] for name in PENALTIES)
-    )
-    return sorted(penalized, key=lambda item: item.task != STRESS)
+    drawn = (item for item in _drawn(items, seed=seed) if is_chosen(item.requests[0].payload))
+    return sorted(drawn, key=lambda item: item.task != STRESS)
 
 
 def sampled_items(items: Sequence[Item], n_items: int, *, seed: int) -> list[Item]:
@@ -373,7 +354,7 @@ def sampled_items(items: Sequence[Item], n_items: int, *, seed: int) -> list[Ite
 
 def _drawn(items: Sequence[Item], *, seed: int) -> list[Item]:
     """Put generations into a drawn order, without those whose tokens something else than the model chooses."""
-    free = [item for item in generations(items) if not any(item.requests[0].payload.get(name) for name in CONSTRAINTS)]
+    free = [item for item in generations(items) if is_free(item.requests[0].payload)]
     random.Random(f"{seed}:audit").shuffle(free)
     return free
 

@@ -47,14 +47,13 @@ def compare_again(
     """
     store = services.store
     comparison, _ = analysed(services.store, comparison_id)
-    own_rule = comparison.plan.rule
     judged = comparison if other is None or other == comparison.plan else _under(comparison, other)
     tasks = tasks_of(services, comparison, local)
     items = list(store.items(comparison.id))
     analysis = analyse(store, judged, tasks, items, summary_of(store, comparison.id, items))
     is_own = judged.plan_hash == comparison.plan_hash
     if not is_own:
-        changes = tuple(_changes(own_rule, judged.plan.rule)) or (Reason("nothing-changed"),)
+        changes = tuple(_changes(comparison.plan, judged.plan)) or (Reason("nothing-changed"),)
         analysis = _marked(analysis, Reason("after-data", {"changes": changes}))
     stored = store.analysis(comparison.id, plan_hash=analysis.plan_hash)
     if stored is not None and canonical_json(stored) == canonical_json(analysis):
@@ -97,11 +96,18 @@ def _marked(analysis: Analysis, why: Reason) -> Analysis:
     return replace(analysis, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons))
 
 
-def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[Reason]:
-    for part in fields(DecisionRule):
-        old, new = getattr(before, part.name), getattr(after, part.name)
+def _changes(before: Plan, after: Plan) -> Iterator[Reason]:
+    parts: list[tuple[str, object, object]] = [
+        (part.name, getattr(before.rule, part.name), getattr(after.rule, part.name)) for part in fields(DecisionRule)
+    ]
+    if before.audit and after.audit:
+        for name in ("tau", "max_foreign_share", "calibration_margin"):
+            parts.append((f"audit_{name}", getattr(before.audit, name), getattr(after.audit, name)))
+    else:
+        parts.append(("audit", before.audit is not None, after.audit is not None))
+    for name, old, new in parts:
         if old != new:
-            yield Reason("changed", {"part": part.name, "before": _value(old), "after": _value(new)})
+            yield Reason("changed", {"part": name, "before": _value(old), "after": _value(new)})
 
 
 def _value(value: object) -> object:

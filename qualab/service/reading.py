@@ -162,6 +162,8 @@ class AnswerDetail:
     request_hash: str
     """Hexadecimal: the first 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
+    token_ids: tuple[int, ...] | None
+    """As generated; None where the server does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +283,11 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
     )
     names = ("arm", "choice", "repeat", "reply")
     details = (
-        AnswerDetail(**{name: getattr(answer, name) for name in names}, request_hash=answer.request_hash.hex())
+        AnswerDetail(
+            **{name: getattr(answer, name) for name in names},
+            request_hash=answer.request_hash.hex(),
+            token_ids=unpack_ids(ids) if (ids := answer.reply.token_ids) else None,
+        )
         for answer in answers
     )
     own = {name: getattr(item, name) for name in ("position", "task", "doc_id", "kind", "doc", "target")}

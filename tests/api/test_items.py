@@ -6,9 +6,10 @@ from itertools import product
 
 import pytest
 
+from qualab.model.audit import pack_ids
 from qualab.model.names import ArmName, AuditPart
 from tests.api.conftest import Service, check_problem
-from tests.app.fakes import other_for
+from tests.app.fakes import other_for, reply
 from tests.said import english
 from tests.web.made import scored
 
@@ -60,6 +61,14 @@ def test_an_item_shows_both_answers_and_the_requests_as_they_were_sent(compared:
     assert request["sha256_begins"] == hashlib.sha256(request["body"].encode()).hexdigest()[:32]
     assert {one["request_hash"] for one in item["answers"]} == {request["sha256_begins"]}
     assert json.loads(request["body"])["seed"] == 1234
+    assert {str(one["token_ids"]) for one in item["answers"]} == {"None"}
+
+
+def test_an_answer_tells_its_token_ids_as_numbers(working: Service) -> None:
+    ids = (246, 1_000_000)  # no UTF-8
+    working.bench.candidate.answer = other_for(range(10), reply("no", token_ids=pack_ids(ids)))
+    item = working.client.get(f"/v1/comparisons/{working.finished()}/items/3").json()
+    assert {one["arm"]: one["token_ids"] for one in item["answers"]} == {"baseline": None, "candidate": [*ids]}
 
 
 def test_an_item_shows_its_audited_tokens_and_items_are_found_by_foreign_ones(working: Service) -> None:

@@ -332,6 +332,8 @@ async def test_an_audits_outlook_is_that_of_the_budget_or_all_answers_and_of_a_p
         (pilot, {"audit_tokens": 10_000}, (400, 400, 400, 2_000)),
         (None, SAMPLED, (0, 0, 400, 2_000)),
         (None, {"audit_items": 0} | SAMPLED, (0, 0, 0, 0)),
+        (None, {"gen_kwargs": {"presence_penalty": 0.5}}, (0, 0, 400, 2_000)),  # neither chosen nor drawn as the model
+        (None, {"gen_kwargs": {"response_format": {"type": "json_object"}}}, (0, 0, 0, 0)),  # would
     ):
         own = experiment(audit=True, **changes)
         asked = [replace(item, prompts=(sent(item, own.gen_kwargs),)) for item in tasks.render()]
@@ -343,10 +345,11 @@ async def test_an_audits_outlook_is_that_of_the_budget_or_all_answers_and_of_a_p
         assert audit.provable_share == (provable_share(figures[1] // 2) if figures[1] else None)
         assert audit.is_assumed is (source is None and bool(figures[1]))
         text = "".join(block.text for block in planning_blocks(found) if isinstance(block, Paragraph))
-        assert ("no answer is greedy" in text) is (not figures[1])
+        assert ("scores no greedy answer" in text) is (not figures[1])
         if source:
             assert audit.prefilled_tokens == 400 + 2_000 + 3 * (400 + 400)
-        assert any("CLEAN needs 5,990" in note for note in english(found.caveats))
+        said = "CLEAN needs 5,990" if figures[1] else "cannot be CLEAN"
+        assert any(said in note for note in english(found.caveats))
     assert planned({"gsm8k": 10}).audit is None
 
 
