@@ -335,7 +335,7 @@ def _check_candidates(settings: Settings) -> None:
     """Raise InvalidValue where they are not several servers with names, to be asked at once."""
 
     def refuse(message: str, hint: str) -> InvalidValue:
-        return InvalidValue(message, hint=hint, fields={"candidates": hint})
+        return InvalidValue(message, hint=hint, fields={"candidates": f"{message}. {hint}"})
 
     candidates, known = settings.candidates, {address_of(settings.baseline): "the baseline"}
     if settings.candidate:
@@ -352,7 +352,7 @@ def _check_candidates(settings: Settings) -> None:
         if not url:
             raise refuse(f"Candidate {name} has no URL", "Give it one, as k3=URL")
         if other := known.get(address_of(url)):
-            raise refuse(f"Candidate {name} has the URL of {other} ({url})", "Give each server once")
+            raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
         known[address_of(url)] = f"candidate {name}"
 
 

@@ -197,8 +197,8 @@ async def _to_the_ends(group_id: str, runs: Sequence[Run]) -> GroupResult:
     """Ask all in step, then bring each comparison to its end as if it were alone: nothing is left to ask in step."""
     outcomes: dict[str, Analysis | RunStopped] = {}
     try:
-        members = await _ask_together(group_id, runs)
-        for member in members:
+        first, *others = await _ask_together(group_id, runs)
+        for member in (*others, first):  # the first may stand for all in a queue
             run, name = member.run, _name(member.run.comparison)
             if member.stop:
                 outcomes[name] = member.stop
