@@ -21,14 +21,14 @@ WORST_FIRST = (1, 5, 4, 2, 3, 0)
 
 def print_group(store: Store, group_id: str, output_format: Format) -> None:
     """Print the table that ranks a group's candidates. Raises ComparisonNotFound."""
-    from qualab.report.group import group_table, ranked_group
+    from qualab.report.group import group_table, group_title, ranked_group
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
     group = ranked_group(store, group_id, now=bootstrap.now())
 
     def print_text() -> None:
-        typer.echo(ENGLISH("group title", n=len(group.candidates), model=group.model))
+        typer.echo(group_title(group, ENGLISH))
         print_blocks(make_console(), [group_table(group, ENGLISH)])
         for own in group.candidates:
             if own.stop_reason:

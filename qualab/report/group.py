@@ -135,6 +135,11 @@ def _acceptance(treatment: Treatment | None) -> tuple[float | None, float | None
     return mean([task.mean_length for task in tasks]), mean([task.zero_share for task in tasks])
 
 
+def group_title(group: RankedGroup, words: Words) -> str:
+    """Say what is ranked."""
+    return words("group title", n=len(group.candidates), model=group.model)
+
+
 def group_table(group: RankedGroup, words: Words) -> Table:
     """Lay out one row a candidate, the best first."""
 
