@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from qualab.errors import ComparisonNotFound
-from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import Treatment
+from qualab.model.comparison import Comparison
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS
-from qualab.model.report import Cell, Table
+from qualab.model.report import Table
 from qualab.report.source import Cells, table, verdict_cell
 from qualab.report.words import Words
 from qualab.run.prune import as_they_stand
@@ -29,21 +27,26 @@ COLUMNS = ("place", "candidate", "verdict", "difference", "length", "zero", "lat
 class RankedCandidate:
     """One candidate; None where something is not known, or not yet."""
 
-    place: int
-    """Candidates that nothing tells apart share a place."""
     name: str
     comparison_id: str
     status: ComparisonStatus
     verdict: Verdict | None
     stop_reason: Reason | None
-    difference: float | None
+    difference: float | None = None
     """Of the primary metrics' differences the worst, signed so that a loss is below 0."""
-    acceptance_length: float | None
+    acceptance_length: float | None = None
     """Tokens a round yields, over all tasks' rounds."""
-    zero_share: float | None
-    latency_p50_s: float | None
-    speed: float | None
+    zero_share: float | None = None
+    latency_p50_s: float | None = None
+    speed: float | None = None
     """The baseline's median latency over the candidate's, both asked in step."""
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sorts candidates: smaller is better, unknown last."""
+        quality = -VERDICTS.index(self.verdict) if self.verdict else 1
+        length, speed = (0.0 if value is None else -value for value in (self.acceptance_length, self.speed))
+        return quality, length, 2.0 if self.zero_share is None else self.zero_share, speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,83 +59,51 @@ class RankedGroup:
     label: str
     candidates: tuple[RankedCandidate, ...]
 
-    @property
-    def is_live(self) -> bool:
-        return any(not own.status.has_ended for own in self.candidates)
-
 
 def ranked_group(store: Store, group_id: str, *, now: datetime) -> RankedGroup:
     """Rank a group's candidates as they stand now. Raises ComparisonNotFound."""
     comparisons = as_they_stand(store, store.group(group_id), now)
     if not comparisons:
         raise ComparisonNotFound(f"There is no group '{group_id}'", hint="`qualab list` shows what there is")
-    ranked = sorted(
-        (_figures(own, store.analysis(own.id) if own.verdict else None) for own in comparisons),
-        key=lambda row: row[0],
-    )
-    places = [next(place for place, row in enumerate(ranked, start=1) if row[0] == own[0]) for own in ranked]
     first = comparisons[0]
     return RankedGroup(
         id=group_id,
         model=first.plan.sampling.model,
         baseline_url=first.baseline_url,
         label=first.label,
-        candidates=tuple(
-            RankedCandidate(
-                place=place,
-                name=own.plan.group.name if own.plan.group else "",
-                comparison_id=own.id,
-                status=own.status,
-                verdict=own.verdict,
-                stop_reason=own.stop_reason,
-                **figures,
-            )
-            for place, (_, own, figures) in zip(places, ranked, strict=True)
-        ),
+        candidates=tuple(sorted((_candidate(store, own) for own in comparisons), key=lambda own: own.order)),
     )
 
 
-def _figures(
-    comparison: Comparison, analysis: Analysis | None
-) -> tuple[tuple[float, ...], Comparison, dict[str, float | None]]:
-    """Compute what candidates are ranked by, and the key that sorts them: smaller is better, unknown last."""
-    length, zero = _acceptance(analysis.treatment if analysis else None)
-    latency = {arm.arm: arm.latency_p50_s for arm in analysis.arms} if analysis else {}
+def _candidate(store: Store, comparison: Comparison) -> RankedCandidate:
+    group, analysis = comparison.plan.group, store.analysis(comparison.id) if comparison.verdict else None
+    candidate = RankedCandidate(
+        name=group.name if group else "",
+        comparison_id=comparison.id,
+        status=comparison.status,
+        verdict=comparison.verdict,
+        stop_reason=comparison.stop_reason,
+    )
+    if analysis is None:
+        return candidate
+    tasks = [task for task in (analysis.treatment.tasks if analysis.treatment else ()) if task.rounds]
+    latency = {arm.arm: arm.latency_p50_s for arm in analysis.arms}
     before, after = latency.get(ArmName.BASELINE), latency.get(ArmName.CANDIDATE)
-    speed = before / after if before and after else None
-    better = {spec.id: spec.higher_is_better for spec in comparison.plan.metrics}
-    differences = [
-        row.evidence.difference * (1.0 if better[row.id] else -1.0)
-        for row in (analysis.metrics if analysis else ())
-        if row.is_primary and row.evidence
-    ]
-    quality = float(len(VERDICTS) - VERDICTS.index(comparison.verdict)) if comparison.verdict else math.inf
-    key = (
-        quality,
-        math.inf if length is None else -length,
-        math.inf if zero is None else zero,
-        math.inf if speed is None else -speed,
+    signs = {spec.id: 1.0 if spec.higher_is_better else -1.0 for spec in comparison.plan.metrics}
+    primaries = [(row.id, row.evidence) for row in analysis.metrics if row.is_primary]
+    return replace(
+        candidate,
+        difference=min((signs[name] * own.difference for name, own in primaries if own), default=None),
+        acceptance_length=_mean((task.mean_length, task.rounds) for task in tasks),
+        zero_share=_mean((task.zero_share, task.rounds) for task in tasks),
+        latency_p50_s=after,
+        speed=before / after if before and after else None,
     )
-    figures = {
-        "difference": min(differences, default=None),
-        "acceptance_length": length,
-        "zero_share": zero,
-        "latency_p50_s": after,
-        "speed": speed,
-    }
-    return key, comparison, figures
 
 
-def _acceptance(treatment: Treatment | None) -> tuple[float | None, float | None]:
-    """Join the tasks' lengths and shares of rounds without an accepted token, by their rounds."""
-    tasks = [task for task in (treatment.tasks if treatment else ()) if task.rounds]
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [(value, task.rounds or 0) for value, task in zip(values, tasks, strict=True) if value is not None]
-        total = sum(rounds for _, rounds in known)
-        return sum(value * rounds for value, rounds in known) / total if total else None
-
-    return mean([task.mean_length for task in tasks]), mean([task.zero_share for task in tasks])
+def _mean(weighted: Iterable[tuple[float | None, int | None]]) -> float | None:
+    known = [(value, weight) for value, weight in weighted if value is not None and weight]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
 def group_title(group: RankedGroup, words: Words) -> str:
@@ -143,10 +114,10 @@ def group_title(group: RankedGroup, words: Words) -> str:
 def group_table(group: RankedGroup, words: Words) -> Table:
     """Lay out one row a candidate, the best first."""
 
-    def cells(own: RankedCandidate) -> Cells:
-        status = Cell(text=words(f"status {own.status}"))
+    def cells(place: int, own: RankedCandidate) -> Cells:
+        status = words(f"status {own.status}")
         return {
-            "place": f"{own.place}",
+            "place": f"{place}",
             "candidate": own.name,
             "verdict": verdict_cell(own.verdict, words) if own.verdict else status,
             "difference": (own.difference, "signed"),
@@ -163,7 +134,7 @@ def group_table(group: RankedGroup, words: Words) -> Table:
     return table(
         words,
         COLUMNS,
-        [cells(own) for own in group.candidates],
+        [cells(place, own) for place, own in enumerate(group.candidates, start=1)],
         n_texts=3,
         texts=("comparison",),
         titles=titles,

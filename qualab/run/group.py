@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations
@@ -15,7 +16,7 @@ from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.names import ArmName, AuditPart, ComparisonStatus
-from qualab.model.plan import Group, Plan
+from qualab.model.plan import Group, Plan, RequestPolicy
 from qualab.model.reason import Reason
 from qualab.run import preflight, prepare
 from qualab.run.ask import (
@@ -33,7 +34,7 @@ from qualab.run.ask import (
     pauses_of,
     work,
 )
-from qualab.run.preflight import BASELINE, CANDIDATE
+from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.run import check_again, checked_pair, claimed, load, prepared, record, set_status, to_the_end
@@ -79,31 +80,24 @@ async def start_group(
     check_given(settings)
     pairs = settings.pairs
     first, *others = pairs
-    _check_servers(services, settings.baseline, settings.candidates)
-    async with AsyncExitStack() as stack:
-        arms = {}
-        for name, own in pairs.items():
-            urls = {BASELINE: own.baseline, CANDIDATE: own.candidate}
-            opening = preflight.open_arms(services, urls, policy=settings.policy)
-            arms[name] = await stack.enter_async_context(opening)
+    async with _opened(services, settings.baseline, settings.candidates, settings.policy) as arms:
         with _of_candidate(first):
-            tasks, plan, items, checked = await prepared(
-                services, pairs[first], arms[first], frozen, others=[arms[name] for name in others]
-            )
+            also = [arms[name] for name in others]
+            tasks, plan, items, checked = await prepared(services, pairs[first], arms[first], frozen, others=also)
             preflight.stop_at(checked.findings)
-        all_checked, local = [checked], prepare.local_of(settings)
+        all_checked, local, say = [checked], prepare.local_of(settings), services.progress.phase
         for name in others:
             with _of_candidate(name):
-                say = services.progress.phase
                 tokenize = await preflight.inspect_arms(arms[name], model=settings.model, say=say)
                 checked = await checked_pair(services, plan, items, arms[name], tokenize=tokenize, local=local)
                 preflight.stop_at(checked.findings)
             all_checked.append(checked)
         now = asked_at or services.clock.now()
         group_id = comparison_id.removesuffix(f"-{first}") or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        plans = [replace(plan, group=Group(id=group_id, name=name, names=tuple(pairs))) for name in pairs]
-        comparisons = [
-            Comparison(
+        runs = []
+        for name, url in settings.candidates.items():
+            own = replace(plan, group=Group(id=group_id, name=name, names=tuple(pairs)))
+            comparison = Comparison(
                 id=f"{group_id}-{name}",
                 plan=own,
                 plan_hash=plan_hash(own),
@@ -114,13 +108,8 @@ async def start_group(
                 candidate_url=url,
                 local=local,
             )
-            for (name, url), own in zip(settings.candidates.items(), plans, strict=True)
-        ]
-        services.store.create(comparisons[0], items, *comparisons[1:])
-        runs = [
-            Run(services, own, tasks, items, endpoints)
-            for own, endpoints in zip(comparisons, arms.values(), strict=True)
-        ]
+            runs.append(Run(services, comparison, tasks, items, arms[name]))
+        services.store.create(runs[0].comparison, items, *(run.comparison for run in runs[1:]))
         with way_on(group_id), _held(runs):
             for run, seen in zip(runs, all_checked, strict=True):
                 record(run, seen)
@@ -137,16 +126,11 @@ async def resume_group(
     known = [own for own in known if not store.signoffs(own.id)]
     if not known:
         raise WrongState(f"Every comparison of group {group_id} is finished", hint=f"See: qualab show {group_id}")
-    _check_servers(services, known[0].baseline_url, {_name(own): own.candidate_url for own in known})
     here = {**known[0].local, **(local or {})}
     tasks = await load(services, lambda: prepare.tasks_again(services, known[0], here))
-    items = list(store.items(known[0].id))
-    async with AsyncExitStack() as stack:
-        runs = []
-        for own in known:
-            urls = {BASELINE: own.baseline_url, CANDIDATE: own.candidate_url}
-            opening = preflight.open_arms(services, urls, policy=own.plan.policy)
-            runs.append(Run(services, own, tasks, items, await stack.enter_async_context(opening)))
+    items, urls = list(store.items(known[0].id)), {_name(own): own.candidate_url for own in known}
+    async with _opened(services, known[0].baseline_url, urls, known[0].plan.policy) as arms:
+        runs = [Run(services, own, tasks, items, arms[_name(own)]) for own in known]
         with way_on(group_id), _held(runs):
             for run in runs:
                 with _of_candidate(_name(run.comparison)):
@@ -161,15 +145,27 @@ def _name(comparison: Comparison) -> str:
     return comparison.plan.group.name
 
 
-def _check_servers(services: Services, baseline: str, candidates: Mapping[str, str]) -> None:
-    """Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one."""
+@asynccontextmanager
+async def _opened(
+    services: Services, baseline: str, candidates: Mapping[str, str], policy: RequestPolicy
+) -> AsyncIterator[dict[str, Endpoints]]:
+    """Open each candidate's pair.
+
+    Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one.
+    """
     for (name, url), (other, other_url) in combinations(candidates.items(), 2):
         if services.is_same_server(url, other_url):
             message = f"Candidates {name} and {other} are the same server ({url})"
             raise InvalidValue(message, hint="Give each candidate a server of its own")
-    stale_after_s = services.heartbeat.stale_after_s
-    urls = (baseline, *candidates.values())
+    urls, stale_after_s = (baseline, *candidates.values()), services.heartbeat.stale_after_s
     services.store.check_endpoints(urls, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(
+                preflight.open_arms(services, {BASELINE: baseline, CANDIDATE: url}, policy=policy)
+            )
+            for name, url in candidates.items()
+        }
 
 
 @contextmanager
@@ -231,8 +227,8 @@ async def _ask_together(group_id: str, runs: Sequence[Run]) -> list[Member]:
         pauses = await pauses_of(run, [baseline, candidate])
         members.append(Member(run=run, arm=candidate, done=answers_there(run), pauses=pauses))
         set_status(run, ComparisonStatus.RUNNING)
-    done = {BASELINE: min(sum(_n_of(BASELINE, own) for own in member.done.values()) for member in members)}
-    done[CANDIDATE] = sum(_n_of(CANDIDATE, member.done[0]) for member in members)
+    n_done = [Counter(key[0] for keys in member.done.values() for key in keys) for member in members]
+    done = {BASELINE: min(own[BASELINE] for own in n_done), CANDIDATE: sum(own[CANDIDATE] for own in n_done)}
     totals = {BASELINE: baseline.total, CANDIDATE: sum(member.arm.total for member in members)}
     progress.started(replace(runs[0].comparison, id=group_id), totals=totals, done=done)
 
@@ -276,10 +272,6 @@ async def _ask_together(group_id: str, runs: Sequence[Run]) -> list[Member]:
         if member.arm.missing == member.arm.total and not member.stop:
             _stop(member, member.arm.stopped(Reason("stopped.no-answers", {"total": member.arm.total})))
     return members
-
-
-def _n_of(arm: ArmName, keys: Iterable[AnswerKey]) -> int:
-    return sum(key[0] is arm for key in keys)
 
 
 async def _feed(members: Sequence[Member], baseline: Arm, recorder: Recorder[tuple[Sequence[str], Answer]]) -> None:
