@@ -28,6 +28,7 @@ from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.items import check_gen_kwargs
 from qualab.model.names import ArmName, Objective
 from qualab.model.plan import AuditPlan, DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
+from qualab.model.registry import address_of
 
 ENV_PREFIX = "QUALAB_"
 AUDITED_SUITES = frozenset({"release", "stress"})
@@ -97,6 +98,17 @@ def _numbers(value: str, *, may_lack_name: bool = False) -> dict[str, str]:
     return numbers
 
 
+def _urls(value: str) -> dict[str, str]:
+    """Read "k3=http://a:8000,k5=http://b:8000"."""
+    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    names = [name.strip() for name, *_ in pairs]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise ValueError(f"'{wrong[0]}' is not of the form NAME=URL")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"'{twice[0]}' is given twice")
+    return {name.strip(): url.strip() for name, _, url in pairs}
+
+
 def _bounds(value: str) -> dict[str, tuple[str, str]]:
     """Read "reward=-1:1,score=0:100"."""
     bounds = {}
@@ -149,6 +161,7 @@ GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
+Candidates = Annotated[dict[str, str], NoDecode, _text(_urls)]
 Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 Image = Annotated[str, AfterValidator(_image)]
 
@@ -164,6 +177,7 @@ class Settings(BaseSettings):
 
     baseline: str = Field("", description="URL of the endpoint with the drafter off.")
     candidate: str = Field("", description="URL of the endpoint with the drafter on.")
+    candidates: Candidates = Field({}, description="Several in place of one, as k3=URL,k5=URL: each has its verdict.")
     model: str = Field("", description="Model name as both endpoints serve it.")
     tasks: Names = Field(("release",), description="Tasks, groups or suites, separated by commas.")
     num_fewshot: int | None = Field(None, ge=0, description="Few-shot examples.")
@@ -237,6 +251,12 @@ class Settings(BaseSettings):
     candidate_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_CANDIDATE_API_KEY")
 
     @property
+    def pairs(self) -> dict[str, Settings]:
+        """Settings of each candidate's own comparison by its name; "" names the only one."""
+        alone = {"": self.candidate} if not self.candidates else self.candidates
+        return {name: self.model_copy(update={"candidate": url, "candidates": {}}) for name, url in alone.items()}
+
+    @property
     def policy(self) -> RequestPolicy:
         return RequestPolicy(
             concurrency=self.concurrency,
@@ -293,6 +313,8 @@ class Settings(BaseSettings):
             )
         for arm in self.pods.keys() & self.containers.keys():
             raise InvalidValue(f"The {arm} has a pod and a container", hint="Name the one that serves its URL")
+        if self.candidates:
+            _check_candidates(self)
         return self
 
     @classmethod
@@ -306,14 +328,46 @@ class Settings(BaseSettings):
         return (command_line, env_settings, file) if given.get("environment", True) else (command_line, file)
 
 
+_CANDIDATE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII | re.IGNORECASE)
+
+
+def _check_candidates(settings: Settings) -> None:
+    """Raise InvalidValue where they are not several servers with names, to be asked at once."""
+
+    def refuse(message: str, hint: str) -> InvalidValue:
+        return InvalidValue(message, hint=hint, fields={"candidates": f"{message}. {hint}"})
+
+    candidates, known = settings.candidates, {address_of(settings.baseline): "the baseline"}
+    if settings.candidate:
+        raise refuse("candidate and candidates are given", "Name every candidate in candidates, or give one candidate")
+    if settings.sequential:
+        raise refuse("Candidates are asked at once, and --sequential asks one arm after the other", "Leave one out")
+    if len(candidates) == 1:
+        raise refuse(f"candidates holds {next(iter(candidates))} alone", "Give a single URL as candidate")
+    if ArmName.CANDIDATE in {**settings.pods, **settings.containers}:
+        raise refuse("A pod or container of the candidate is given, and there are several", "Name the baseline's alone")
+    for name, url in candidates.items():
+        if not _CANDIDATE_NAME.fullmatch(name):
+            raise refuse(f"'{name}' does not name a candidate", "Use letters, digits, _ . and -, at most 40, as k3=URL")
+        if not url:
+            raise refuse(f"Candidate {name} has no URL", "Give it one, as k3=URL")
+        if other := known.get(address_of(url)):
+            raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
+        known[address_of(url)] = f"candidate {name}"
+
+
+def lacking(settings: Settings, needed: tuple[str, ...]) -> list[str]:
+    """List the settings that are needed and empty; several candidates stand for one."""
+    return [name for name in needed if not getattr(settings, name) and (name != "candidate" or not settings.candidates)]
+
+
 def check_given(settings: Settings, needed: tuple[str, ...] = NEEDED_TO_RUN) -> None:
     """Raises InvalidValue for the first setting that is needed and empty."""
-    for name in needed:
-        if not getattr(settings, name):
-            raise InvalidValue(
-                f"No {name} is given",
-                hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
-            )
+    for name in lacking(settings, needed):
+        raise InvalidValue(
+            f"No {name} is given",
+            hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
+        )
 
 
 BOUNDS = {
@@ -326,7 +380,7 @@ BOUNDS = {
 PLAN_FORMAT = "qualab_plan"
 """The key that makes a file a frozen plan; its experiment stands under "experiment"."""
 PLACE_FIELDS = (
-    *("baseline", "candidate", "data_dir", "include_path", "tokenizer", "label", "output_path", "db"),
+    *("baseline", "candidate", "candidates", "data_dir", "include_path", "tokenizer", "label", "output_path", "db"),
     *("checkpoint", "pods", "containers"),
     *("api_key_file", "baseline_api_key_file", "candidate_api_key_file", "scoring_timeout"),
 )

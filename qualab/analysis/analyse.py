@@ -17,6 +17,7 @@ from qualab.analysis.evidence import (
     evidence_of,
     global_test,
     is_equivalent,
+    over_candidates,
     pairs_of,
     twins,
 )
@@ -237,6 +238,8 @@ class MetricTable:
                 if spec.id in by_id:
                     pvalue = pvalue_at(spec.id, self.looks.looks)
                     by_id[spec.id] = replace(by_id[spec.id], pvalue_adjusted=pvalue)
+        if plan.n_candidates > 1:
+            by_id = {name: over_candidates(evidence, plan.n_candidates) for name, evidence in by_id.items()}
         rows: dict[str, MetricResult] = {}
         # one with the scores of another, and its rule, is judged as that
         for name in sorted(metrics, key=lambda name: name in representatives and representatives[name].id != name):
@@ -361,5 +364,7 @@ def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:
         yield Reason("no-noise-floor")
     if plan.looks:
         yield Reason("looks-adjusted")
+    if group := plan.group:
+        yield Reason("candidates", {"n": len(group.names), "names": group.names, "id": group.id})
     if not all(metric.exercises_drafter for metric in plan.metrics):
         yield Reason("loglikelihoods")

@@ -597,6 +597,12 @@ def adjusted(family: Sequence[FamilyMember], n_units: int, rng: np.random.Genera
     return evidence, stepped.n_resamples if stepped else 0
 
 
+def over_candidates(evidence: Evidence, n_candidates: int) -> Evidence:
+    """Multiply adjusted p-values by the number of candidates (Bonferroni), which needs no other comparison's data."""
+    adjusted, holm = (min(1.0, n_candidates * p) for p in (evidence.pvalue_adjusted, evidence.pvalue_holm))
+    return replace(evidence, pvalue_adjusted=adjusted, pvalue_holm=holm)
+
+
 def global_test(family: Sequence[FamilyMember], n_units: int, rng: np.random.Generator) -> GlobalTest | None:
     """Test whether the candidate is worse, or better, on average over the metrics that are means."""
     means = _means(family)

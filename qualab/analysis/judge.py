@@ -204,8 +204,9 @@ def conclude(
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
     test = suite.global_test if suite else None
-    if test and test.n_metrics > 1 and test.pvalue <= plan.rule.alpha and test.difference < 0.0:
-        values = {"n": test.n_metrics, "loss": -test.difference, "p": test.pvalue}
+    pvalue = min(1.0, test.pvalue * plan.n_candidates) if test else 1.0
+    if test and test.n_metrics > 1 and pvalue <= plan.rule.alpha and test.difference < 0.0:
+        values = {"n": test.n_metrics, "loss": -test.difference, "p": pvalue}
         reasons = (*reasons, Reason("worse-everywhere", values))
     return verdict, reasons
 

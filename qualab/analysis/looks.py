@@ -78,8 +78,8 @@ def level_of(fractions: tuple[float, ...], alpha: float) -> float:
 
 
 def harm_alpha(plan: Plan, looks: LookPlan) -> float:
-    """Return each primary's share of the level of a loss."""
-    return looks.harm_alpha / max(1, len(plan.primaries))
+    """Return the share of each primary, in each candidate's comparison, of the level of a loss."""
+    return looks.harm_alpha / (max(1, len(plan.primaries)) * plan.n_candidates)
 
 
 def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:

@@ -63,7 +63,9 @@ class TerminalProgress(Progress):
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
         if comparison.id != self.comparison_id:
             self._console.print(f"Comparison [bold]{comparison.id}[/bold]", highlight=False)
-        self.comparison_id = comparison.id
+        group = comparison.plan.group
+        if group is None or group.id != self.comparison_id:  # a group is gone on with as a whole
+            self.comparison_id = comparison.id
         self._arms = {arm: ArmProgress(total=totals[arm], done=done[arm]) for arm in ArmName}
         self._last_line_s = time.monotonic()
         if self._console.is_terminal:

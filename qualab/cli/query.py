@@ -86,8 +86,13 @@ def show(
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Show a comparison's table and verdict under its plan."""
+    """Show a comparison's table and verdict under its plan; of a group the table that ranks its candidates."""
     store = bootstrap.store_at(db)
+    if store.group(comparison):
+        from qualab.cli.group import print_group
+
+        print_group(store, comparison, output_format)
+        return
     if flips + texts + leaks > 1:
         raise UsageError("Only one of --flips, --texts and --leaks can be shown", hint="Call `qualab show` for each")
     if flips or texts or leaks:

@@ -46,7 +46,7 @@ RESUME_PLACES = ("checkpoint", "pods", "containers", "data_dir")
 @settings_options(
     *("baseline", "candidate", "model", "tasks", "num_fewshot", "limit", "include_path", "gen_kwargs", "allow_extra"),
     *("apply_chat_template", "system_instruction", "allow_unobserved", "image", "revision", "checkpoint"),
-    *("pods", "containers", "tokenizer", "api_key_file", "data_dir"),
+    *("pods", "containers", "tokenizer", "api_key_file", "data_dir", "candidates"),
 )
 def preflight(
     experiment: ExperimentFile = None,
@@ -66,14 +66,22 @@ def preflight(
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     progress = _progress()
     services = replace(bootstrap.pair_services_of(settings), keys=keys_of(settings), progress=progress)
-    try:
-        preflighted = bootstrap.run_async(
-            use_case.look_before(services, settings, frozen=frozen.plan if frozen else None)
-        )
-    finally:
-        progress.finished()
-    print_as(output_format, preflighted, lambda: print_preflight(make_console(), preflighted))
-    if preflighted.stopping:
+    check_given(settings)
+    plan, preflighted = frozen.plan if frozen else None, {}
+    for name, own in settings.pairs.items():
+        try:
+            preflighted[name] = bootstrap.run_async(use_case.look_before(services, own, frozen=plan))
+        finally:
+            progress.finished()
+
+    def print_all() -> None:
+        for name, of_pair in preflighted.items():
+            if name:
+                typer.echo(f"Candidate {name}")
+            print_preflight(make_console(), of_pair)
+
+    print_as(output_format, preflighted if settings.candidates else preflighted[""], print_all)
+    if any(of_pair.stopping for of_pair in preflighted.values()):
         raise typer.Exit(INVALID)
 
 
@@ -103,6 +111,11 @@ def run(
     keys = keys_of(settings, managed=managed is not None)
     services = replace(bootstrap.services_of(settings), keys=keys, progress=progress)
     arms = [ArmName.BASELINE] if settings.sequential else [*ArmName]
+    if settings.candidates:
+        from qualab.cli.group import finish_group
+        from qualab.run.group import start_group
+
+        finish_group(services, run_to_end(start_group(services, settings, frozen=plan), progress), output_format)
     if settings.sequential:
         complain(ENGLISH.reason(Reason("arm-by-arm")))
     with while_served(managed, progress, arms):
@@ -126,7 +139,10 @@ def resume(
     managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Go on with a comparison that was stopped, interrupted or killed; ask only what is missing."""
+    """Go on with a comparison that was stopped, interrupted or killed; ask only what is missing.
+
+    The id of a group goes on with all its candidates in step; that of one comparison with that candidate alone.
+    """
     from qualab.model.registry import signed_off
     from qualab.run import run as use_case
     from qualab.run.prepare import local_of
@@ -138,6 +154,13 @@ def resume(
     local = {name: value for name, value in local_of(settings).items() if value and name in RESUME_PLACES}
     if settings.checkpoint == "":
         local["checkpoint"] = ""
+    if services.store.group(comparison):
+        from qualab.cli.group import finish_group
+        from qualab.run.group import resume_group
+
+        services = replace(services, keys=keys_of(settings), progress=progress)
+        all_of_it = resume_group(services, comparison, local=local, retry_failed=retry_failed)
+        finish_group(services, run_to_end(all_of_it, progress), output_format)
     # before any server is started for it
     stored = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     if services.store.signoffs(stored.id):

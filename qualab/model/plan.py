@@ -374,6 +374,17 @@ class DrafterCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Candidates that are compared with one baseline in one run, each in a comparison of its own."""
+
+    id: str
+    name: str
+    """This comparison's candidate."""
+    names: tuple[str, ...]
+    """All of them: the family over which p-values of changes are adjusted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
@@ -398,7 +409,14 @@ class Plan:
     """None where qualab asked the endpoints itself: the plan was made before the data."""
     sequential: bool = False
     """True where the candidate is asked after the baseline, on a device that holds one of them."""
+    group: Annotated[Group | None, Field(exclude_if=lambda group: group is None)] = None
+    """None for one candidate, whose plan then does not mention it."""
     schema: int = 2
+
+    @property
+    def n_candidates(self) -> int:
+        """Comparisons of the family that this one belongs to."""
+        return len(self.group.names) if self.group else 1
 
     @property
     def n_baseline_runs(self) -> int:

@@ -101,10 +101,18 @@ Pause = tuple[int, Callable[[], Awaitable[bool]]]
 
 async def ask_all(run: Run) -> None:
     """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
-    plan, store = run.plan, run.services.store
-    again = range(1, plan.n_baseline_runs)
-    total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * len(again)
-    arms = [
+    arms, recorder = arms_of(run), _recorder(run)
+    pauses = await pauses_of(run, arms)
+    jobs = partial(jobs_in_step, run)
+    feeding = feed(run.items, arms, answers_there(run), jobs=jobs, recorder=recorder, pauses=pauses)
+    await ask_in_step(run, arms, recorder, feeding)
+
+
+def arms_of(run: Run) -> list[Arm]:
+    """Make the arms that are served."""
+    plan, again = run.plan, run.plan.n_baseline_runs - 1
+    total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * again
+    return [
         Arm(
             name=name,
             endpoint=endpoint,
@@ -113,18 +121,24 @@ async def ask_all(run: Run) -> None:
         )
         for name, endpoint in run.endpoints.items()
     ]
-    done = {number: store.answered(run.id, run=number) for number in (0, *again)}
-    recorder = _recorder(run)
 
-    def jobs(item: Item) -> Iterator[Job]:
-        yield from _planned_jobs(run, item)
-        if item.kind is RequestKind.GENERATION:
-            for number in again:
-                yield from _planned_jobs(run, item, number=number)
 
-    pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
-    feeding = feed(run.items, arms, done, jobs=jobs, recorder=recorder, pauses=pauses)
-    await ask_in_step(run, arms, recorder, feeding)
+def answers_there(run: Run) -> dict[int, set[AnswerKey]]:
+    """Read which answers are stored, by the baseline's run."""
+    return {number: run.services.store.answered(run.id, run=number) for number in range(run.plan.n_baseline_runs)}
+
+
+def jobs_in_step(run: Run, item: Item) -> Iterator[Job]:
+    """Make an item's jobs: those of both arms, then the baseline's further ones that are in the tests."""
+    yield from _planned_jobs(run, item)
+    if item.kind is RequestKind.GENERATION:
+        for number in range(1, run.plan.n_baseline_runs):
+            yield from _planned_jobs(run, item, number=number)
+
+
+async def pauses_of(run: Run, arms: Sequence[Arm]) -> list[Pause]:
+    """Plan all pauses in their order."""
+    return sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
 
 
 async def ask_noise(run: Run) -> None:
@@ -223,12 +237,12 @@ async def ask_in_step(
     try:
         with own_error():
             async with asyncio.TaskGroup() as group:
-                beating = group.create_task(_beat(run))
+                beating = group.create_task(beat(run))
                 async with asyncio.TaskGroup() as asking:
                     asking.create_task(feeding)
                     for arm in arms:
                         for _ in range(arm.concurrency):
-                            asking.create_task(_work(arm, recorder, run))
+                            asking.create_task(work(arm, recorder.add, run))
                 beating.cancel()
     finally:
         await recorder.flush()
@@ -237,11 +251,12 @@ async def ask_in_step(
             raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 
-async def _work(arm: Arm, recorder: Recorder[Answer], run: Run) -> None:
+async def work(arm: Arm, add: Callable[[Answer], Awaitable[None]], run: Run) -> None:
+    """Ask an arm what its queue holds, and `add` each answer. Raises RunStopped where it fails too often."""
     policy, on_wait = run.plan.policy, partial(run.services.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
         reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)
-        await recorder.add(
+        await add(
             Answer(
                 arm=arm.name,
                 position=job.position,
@@ -258,7 +273,7 @@ async def _work(arm: Arm, recorder: Recorder[Answer], run: Run) -> None:
         arm.queue.task_done()
 
 
-async def _beat(run: Run) -> None:
+async def beat(run: Run) -> None:
     """Send heartbeats until cancelled. Raises ComparisonBusy when another process has taken over."""
     while True:
         await asyncio.sleep(run.services.heartbeat.every_s)

@@ -116,6 +116,8 @@ class _Audit:
     plan: AuditPlan
     lacks: list[Reason] = field(default_factory=list)
     notes: list[Reason] = field(default_factory=list)
+    others: tuple[str, ...] = ()
+    """Other comparisons of its group."""
 
     @property
     def store(self) -> Store:
@@ -213,6 +215,9 @@ class _Audit:
 
     async def score(self, endpoint: HttpEndpoint, scoring: Scoring) -> None:
         """Score what is stored unscored; an item's answers are committed together."""
+        if own_group := self.run.plan.group:
+            members = await asyncio.to_thread(self.store.group, own_group.id)
+            self.others = tuple(own.id for own in members if own.id != self.run.id)
         run, progress, clock = self.run, self.run.services.progress, self.run.services.clock
         with kept_alive(run):
             items = await asyncio.to_thread(self._to_score, scoring)
@@ -256,7 +261,7 @@ class _Audit:
         """Yield an item's answers with their scores, without any where they cannot be audited."""
         model = self.run.plan.sampling.model
         prompt: tuple[int, ...] | None = None
-        known: dict[tuple[int, ...], TokenScores] = {}
+        known = await asyncio.to_thread(self._scored_elsewhere, answers[0].answer.position)
         for answer, text, prompt_tokens, limit in answers:
             ids: tuple[int, ...] | None = unpack_ids(answer.token_ids)
             scored = replace(answer, token_ids=b"", scores=b"")
@@ -279,6 +284,15 @@ class _Audit:
             except ScoringUnavailable:  # this text: the next may be taken
                 pass
             yield scored
+
+    def _scored_elsewhere(self, position: int) -> dict[tuple[int, ...], TokenScores]:
+        """Read what the baseline has scored of this item's greedy answers in other comparisons of the group."""
+        return {
+            unpack_ids(own.token_ids): TokenScores(scores=own.scores, pieces=own.pieces)
+            for other in self.others
+            for own in self.store.scored(other, positions={position}, with_pieces=True)
+            if own.scores and own.pieces and own.part is AuditPart.GREEDY
+        }
 
     def _to_score(self, scoring: Scoring) -> dict[int, list[ToScore]]:
         """Choose answers by position: the same greedy ones in both arms, and all sampled ones, within the budgets."""

@@ -23,15 +23,15 @@ _RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
 
 def find(store: Store, comparison_id: str, *, now: datetime) -> Comparison:
     """Find one by its id or an unambiguous beginning of it, as it stands now. Raises ComparisonNotFound."""
-    return _as_they_stand(store, [store.get(comparison_id)], now)[0]
+    return as_they_stand(store, [store.get(comparison_id)], now)[0]
 
 
 def find_all(store: Store, filter_: ComparisonFilter, *, now: datetime) -> list[Comparison]:
     """List comparisons newest first, as they stand now."""
     if filter_.status not in (_RUNNING, _INTERRUPTED):
-        return _as_they_stand(store, store.list(filter_), now)
+        return as_they_stand(store, store.list(filter_), now)
     stored = [row for status in (_RUNNING, _INTERRUPTED) for row in store.list(replace(filter_, status=status))]
-    standing = [row for row in _as_they_stand(store, stored, now) if row.status is filter_.status]
+    standing = [row for row in as_they_stand(store, stored, now) if row.status is filter_.status]
     return sorted(standing, key=lambda row: row.created_at, reverse=True)[: filter_.limit]
 
 
@@ -49,7 +49,8 @@ def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) 
     return comparison
 
 
-def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> list[Comparison]:
+def as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> list[Comparison]:
+    """Say INTERRUPTED of what nobody runs any more."""
     running = [row.id for row in stored if row.status is _RUNNING]
     alive = store.runners(running, now=now, stale_after_s=STALE_AFTER_S) if running else {}
     return [

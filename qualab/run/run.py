@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -67,7 +67,7 @@ async def start(
     check_given(settings)
     urls = _served(services, settings.baseline, settings.candidate, arms, is_sequential=settings.sequential)
     async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
-        tasks, plan, items, checked = await _prepared(services, settings, endpoints, frozen)
+        tasks, plan, items, checked = await prepared(services, settings, endpoints, frozen)
         preflight.stop_at(checked.findings)
         now = asked_at or services.clock.now()
         comparison = Comparison(
@@ -84,8 +84,8 @@ async def start(
         services.store.create(comparison, items)
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
-            _record(run, checked)
-            return await _to_the_end(run)
+            record(run, checked)
+            return await to_the_end(run)
 
 
 async def look_before(services: PairServices, settings: Settings, *, frozen: Plan | None = None) -> Preflight:
@@ -93,7 +93,7 @@ async def look_before(services: PairServices, settings: Settings, *, frozen: Pla
     check_given(settings)
     urls = {BASELINE: settings.baseline, CANDIDATE: settings.candidate}
     async with preflight.open_arms(services, urls, policy=settings.policy) as endpoints:
-        _, _, _, checked = await _prepared(services, settings, endpoints, frozen)
+        _, _, _, checked = await prepared(services, settings, endpoints, frozen)
         findings = sorted(checked.findings, key=lambda finding: not finding.stops)
         return replace(checked, findings=tuple(findings))
 
@@ -116,16 +116,16 @@ async def resume(
     both = comparison.baseline_url, comparison.candidate_url
     urls = _served(services, *both, arms, is_sequential=plan.sequential)
     here = {**comparison.local, **(local or {})}
-    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here))
+    tasks = await load(services, lambda: prepare.tasks_again(services, comparison, here))
     items = list(services.store.items(comparison.id))
     async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
             with kept_alive(run):
-                await _check_again(run, here)
+                await check_again(run, here)
             if retry_failed:
                 services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
-            return await _to_the_end(run)
+            return await to_the_end(run)
 
 
 def auditable(services: Services, comparison_id: str, *, is_given: bool = False) -> Comparison:
@@ -174,7 +174,7 @@ async def audit(
     both = comparison.baseline_url, comparison.candidate_url
     urls = _served(services, *both, arms, is_sequential=plan.sequential)
     here = {**comparison.local, **(local or {})}
-    tasks = await _load(services, lambda: prepare.tasks_again(services, comparison, here))
+    tasks = await load(services, lambda: prepare.tasks_again(services, comparison, here))
     items = list(services.store.items(comparison.id))
     planned = plan.audit or settings.model_copy(update={"audit": True}).audit_plan(plan.suite)
     assert planned is not None
@@ -182,7 +182,7 @@ async def audit(
         run = Run(services, comparison, tasks, items, endpoints)
         with claimed(services, run.id):
             with kept_alive(run):
-                await _check_again(run, here)
+                await check_again(run, here)
             await audit_answers(run, planned)
             return await _analysed(run)
 
@@ -240,11 +240,19 @@ def _served(
     return urls
 
 
-async def _prepared(
-    services: PairServices, settings: Settings, endpoints: Endpoints, frozen: Plan | None
+async def prepared(
+    services: PairServices,
+    settings: Settings,
+    endpoints: Endpoints,
+    frozen: Plan | None,
+    *,
+    others: Sequence[Endpoints] = (),
 ) -> tuple[LoadedTasks, Plan, list[Item], Preflight]:
-    """Load tasks, make the plan and its requests, and look at the arms. Raises PlanChanged."""
-    tasks = await _load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
+    """Load tasks, make the plan and its requests, and look at the arms. `others`: pairs that get the same requests.
+
+    Raises PlanChanged.
+    """
+    tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
         prepare.check_unchanged(frozen, tasks)
     local = prepare.local_of(settings)
@@ -266,23 +274,38 @@ async def _prepared(
         )
     seed, n_stages = settings.seed, settings.looks or 1
     ordered = await in_thread(services, lambda: prepare.in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    telling = await telling_ids(endpoints, plan.sampling.api) if plan.audit else {}
+    told = [await telling_ids(pair, plan.sampling.api) for pair in (endpoints, *others)] if plan.audit else [{}]
+    telling = min(told, key=len)  # where every arm takes it
     items = await prepare.with_requests(
         ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named, telling=telling
     )
+    return tasks, plan, items, await checked_pair(services, plan, items, endpoints, tokenize=tokenize, local=local)
+
+
+async def checked_pair(
+    services: PairServices,
+    plan: Plan,
+    items: Sequence[Item],
+    endpoints: Endpoints,
+    *,
+    tokenize: Mapping[ArmName, bool],
+    local: Mapping[str, str],
+) -> Preflight:
+    """Look at the arms of a new comparison, and at what pins them."""
     checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
-    return tasks, plan, items, replace(checked, findings=findings, pins=pins)
+    return replace(checked, findings=findings, pins=pins)
 
 
-async def _load(services: PairServices, load: Callable[[], LoadedTasks]) -> LoadedTasks:
+async def load(services: PairServices, job: Callable[[], LoadedTasks]) -> LoadedTasks:
+    """Load tasks in a thread."""
     services.progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
-    return await in_thread(services, load)
+    return await in_thread(services, job)
 
 
-async def _check_again(run: Run, here: Mapping[str, str]) -> None:
+async def check_again(run: Run, here: Mapping[str, str]) -> None:
     """Store what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
     services, store, plan = run.services, run.services.store, run.plan
     tokenize = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model, say=services.progress.phase)
@@ -305,9 +328,9 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     except PairDiffers as stop:
         # the candidate's turn has begun: lists show why it goes no further
         if plan.sequential and run.comparison.status is not ComparisonStatus.FINISHED:
-            _set_status(run, ComparisonStatus.STOPPED, stop)
+            set_status(run, ComparisonStatus.STOPPED, stop)
         raise
-    _record(run, replace(checked, pins=pins))
+    record(run, replace(checked, pins=pins))
 
 
 def _tried_answers(run: Run) -> dict[int, Reply]:
@@ -321,7 +344,8 @@ def _tried_answers(run: Run) -> dict[int, Reply]:
     }
 
 
-def _record(run: Run, checked: Preflight) -> None:
+def record(run: Run, checked: Preflight) -> None:
+    """Store what the arms are."""
     now, store = run.services.clock.now(), run.services.store
     for arm, engine in checked.engines.items():
         seen = EngineSeen(arm=arm, seen_at=now, engine=engine, tokens=checked.tokens.get(arm, ""))
@@ -341,13 +365,13 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
             store.release(comparison_id, runner=runner)
 
 
-async def _to_the_end(run: Run) -> Analysis | None:
+async def to_the_end(run: Run) -> Analysis | None:
     """Ask what is missing, score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     await _ask_arms(run)
     if CANDIDATE not in run.endpoints:
-        _set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
+        set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
         return None
-    _set_status(run, ComparisonStatus.ANSWERED)
+    set_status(run, ComparisonStatus.ANSWERED)
     return await _analysed(run)
 
 
@@ -371,7 +395,7 @@ async def _ask_arms(run: Run) -> None:
     The status says how that ended. Raises as `ask_all`.
     """
     store, floor, sampling = run.services.store, run.plan.noise_floor, run.plan.sampling
-    _set_status(run, ComparisonStatus.RUNNING)
+    set_status(run, ComparisonStatus.RUNNING)
     try:
         totals, answered = dict.fromkeys(ArmName, n_requests(run.items, sampling)), store.answered(run.id)
         done = {name: sum(key[0] is name for key in answered) for name in ArmName}
@@ -387,19 +411,20 @@ async def _ask_arms(run: Run) -> None:
         if run.plan.audit:
             await audit_answers(run, run.plan.audit)
     except RunStopped as stop:
-        _set_status(run, ComparisonStatus.STOPPED, stop)
+        set_status(run, ComparisonStatus.STOPPED, stop)
         stop.hint = resume_hint(run.id, retry_failed=True)
         raise
     except asyncio.CancelledError:
         with suppress(ComparisonBusy):  # another runner has taken over meanwhile: then the status is that runner's
             store.heartbeat(run.id, runner=run.services.runner, now=run.services.clock.now())
-            _set_status(run, ComparisonStatus.INTERRUPTED)
+            set_status(run, ComparisonStatus.INTERRUPTED)
         raise
     finally:
         run.services.progress.finished()
 
 
-def _set_status(run: Run, status: ComparisonStatus, stop: QualabError | None = None) -> None:
+def set_status(run: Run, status: ComparisonStatus, stop: QualabError | None = None) -> None:
+    """Set the status of a run that goes on, or why it `stop`s."""
     reason = stop.details["reason"] if stop else None
     assert reason is None or isinstance(reason, Reason)
     run.services.store.set_status(run.id, status, now=run.services.clock.now(), stop_reason=reason)

@@ -25,6 +25,7 @@ from qualab.settings import (
     PLAN_FORMAT,
     RULE_FIELDS,
     Settings,
+    lacking,
     load,
     spread,
 )
@@ -98,7 +99,7 @@ class Context:
                     hint="Leave it out, or make another plan",
                     fields=dict.fromkeys(changed, "may not stand beside a plan"),
                 )
-        missing = {name: "is needed" for name in needed if not getattr(experiment, name)}
+        missing = dict.fromkeys(lacking(experiment, needed), "is needed")
         if missing:
             raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
         return ComparisonRequest(

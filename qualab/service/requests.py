@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -158,12 +159,14 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
             },
         )
     experiment, comparison_id = request.experiment, f"{by.at:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    if experiment.candidates:  # the first one's comparison; its worker adds the others'
+        comparison_id = f"{comparison_id}-{next(iter(experiment.candidates))}"
     return context.store.submit(
         comparison_id,
         request.document,
         entry=by.entry("comparison.create", comparison_id, label=experiment.label, model=experiment.model),
         baseline_url=experiment.baseline,
-        candidate_url=experiment.candidate,
+        candidate_url=next(iter(experiment.pairs.values())).candidate,
         model=experiment.model,
         label=experiment.label,
         is_exclusive=request.is_exclusive,
@@ -181,19 +184,23 @@ def _check(context: Context, request: ComparisonRequest) -> None:
             raise InvalidValue.must_be(
                 name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
             )
-    for name in ("baseline", "candidate"):
+    candidates = [own.candidate for own in experiment.pairs.values()]
+    field = "candidates" if experiment.candidates else "candidate"
+    for name, url in (("baseline", experiment.baseline), *((field, url) for url in candidates)):
         try:
-            context.allowed.check(getattr(experiment, name))
+            context.allowed.check(url)
         except (EndpointForbidden, InvalidValue) as exc:
             raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
     each = experiment.concurrency
     noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
-    is_one_host = address_of(experiment.baseline)[0] == address_of(experiment.candidate)[0]
-    if max(each, noise) + (each if is_one_host else 0) > context.settings.host_concurrency:
+    hosts = Counter(address_of(url)[0] for url in candidates)
+    own_host = hosts[address_of(experiment.baseline)[0]]
+    if max(max(each, noise) + each * own_host, each * max(hosts.values())) > context.settings.host_concurrency:
         limit = context.settings.host_concurrency
         raise InvalidValue.must_be("concurrency", f"so small that a host gets at most {limit} requests at once")
-    if context.services.is_same_server(experiment.baseline, experiment.candidate):
-        raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
+    for url in candidates:
+        if context.services.is_same_server(experiment.baseline, url):
+            raise InvalidValue.must_be(field, "the URL of another server than the baseline")
 
 
 def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
@@ -224,6 +231,10 @@ def resume(context: Context, summary: ComparisonSummary, *, by: Actor, retry_fai
             f"Comparison {summary.id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
     store = context.store
+    group = store.get(summary.id).plan.group if summary.plan_hash and retry_failed else None
+    for own in store.group(group.id) if group else ():
+        if own.id != summary.id and own.status is not ComparisonStatus.FINISHED:
+            store.drop_failures(own.id, from_position=looked_to(store.looks(own.id)))
     store.requeue(
         summary.id,
         entry=by.entry("comparison.resume", summary.id, retry_failed=str(retry_failed).lower()),

@@ -21,6 +21,7 @@ from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
     QualabError,
+    RunStopped,
     SchemaMismatch,
     StoreError,
     StoreFull,
@@ -29,6 +30,7 @@ from qualab.errors import (
 from qualab.harness.process import Harness
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock
+from qualab.run.group import resume_group, start_group
 from qualab.run.run import resume, start
 from qualab.service.context import Context
 
@@ -75,11 +77,21 @@ async def _run(context: Context, comparison_id: str) -> None:
         return
     request = context.read_document(document)
     services = replace(services, keys={arm: context.secrets.read(name) for arm, name in request.keys.items()})
-    if summary.plan_hash:
-        await resume(services, comparison_id)
+    frozen, asked_at = request.frozen.plan if request.frozen else None, summary.created_at
+    own = request.experiment
+    if not own.candidates:
+        if summary.plan_hash:
+            await resume(services, comparison_id)
+        else:
+            await start(services, own, frozen=frozen, comparison_id=comparison_id, asked_at=asked_at)
         return
-    frozen = request.frozen.plan if request.frozen else None
-    await start(services, request.experiment, frozen=frozen, comparison_id=comparison_id, asked_at=summary.created_at)
+    first = next(iter(own.candidates))
+    if summary.plan_hash:
+        result = await resume_group(services, comparison_id.removesuffix(f"-{first}"))
+    else:
+        result = await start_group(services, own, frozen=frozen, comparison_id=comparison_id, asked_at=asked_at)
+    if isinstance(stop := result.outcomes.get(first), RunStopped):  # its row is the request's
+        raise stop
 
 
 async def _patiently(call: Callable[[], Awaitable[None]]) -> None:

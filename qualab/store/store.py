@@ -21,7 +21,7 @@ from qualab.model.reason import Reason
 from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
 from qualab.store import rows
-from qualab.store.engine import take_turn
+from qualab.store.engine import key_of, take_turn
 from qualab.store.failures import translated
 from qualab.store.queue import Queue, drop_failures
 from qualab.store.registry import Registry
@@ -50,10 +50,14 @@ class Store(Queue, Registry):
 
     # comparisons
 
-    def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
-        """Store the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
+    def create(self, comparison: Comparison, items: Iterable[Item], *more: Comparison) -> None:
+        """Store the plan and every item, also for `more` of a group, or nothing.
+
+        Raises StoreError where an id or an item is there already.
+        """
         with self.writing() as connection:
-            _insert_comparison(connection, comparison, items)
+            for own in (comparison, *more):
+                _insert_comparison(connection, own, items)
 
     def put_whole(
         self,
@@ -98,6 +102,15 @@ class Store(Queue, Registry):
         with self.reading() as connection:
             return [rows.comparison_of(row) for row in connection.execute(query.limit(max(filters.limit, 0)))]
 
+    def group(self, group_id: str) -> Sequence[Comparison]:
+        """List the comparisons of a group, whose ids begin with the group's, in its order of candidates; maybe none."""
+        begins = sa.func.substr(_C.id, 1, len(group_id) + 1) == f"{group_id}-"
+        with self.reading() as connection:
+            found = map(rows.comparison_of, connection.execute(sa.select(comparison).where(_C.plan != "", begins)))
+            members = {own.plan.group.name: own for own in found if own.plan.group and own.plan.group.id == group_id}
+        names = next((own.plan.group.names for own in members.values() if own.plan.group), ())
+        return [members[name] for name in names if name in members]
+
     def plan_text(self, comparison_id: str) -> str:
         """Read the plan's canonical JSON as it was stored."""
         with self.reading_of(comparison_id) as (connection, key):
@@ -138,12 +151,19 @@ class Store(Queue, Registry):
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commit new answers and return how many were there already."""
-        with self.writing_to(comparison_id) as (connection, key):
-            duplicates = len(answers) - _insert_answers(connection, key, answers)
-            if duplicates:
-                more = sa.update(comparison).where(_C.key == key).values(duplicates=_C.duplicates + duplicates)
-                connection.execute(more)
-        return duplicates
+        return self.add_shared({comparison_id: answers})
+
+    def add_shared(self, answers: Mapping[str, Sequence[Answer]]) -> int:
+        """Commit new answers to several comparisons, or to none, and return how many were there already."""
+        n_duplicates = 0
+        with self.writing() as connection:
+            for comparison_id, own in answers.items():
+                key = key_of(connection, comparison_id, is_kept=True)
+                if duplicates := len(own) - _insert_answers(connection, key, own):
+                    more = sa.update(comparison).where(_C.key == key).values(duplicates=_C.duplicates + duplicates)
+                    connection.execute(more)
+                    n_duplicates += duplicates
+        return n_duplicates
 
     def answered(self, comparison_id: str, *, run: int = 0) -> set[tuple[ArmName, int, int, int]]:
         """Read (arm, position, choice, repeat) of every stored answer of a run."""

@@ -39,6 +39,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "pvalue": wording.pvalue,
     "seconds": "{:.2f} s".format,
     "score": "{:.4f}".format,
+    "times": "×{:.2f}".format,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
     "per": wording.one_in,

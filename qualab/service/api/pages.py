@@ -31,9 +31,11 @@ from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, share, visible_text
 from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
+from qualab.report.group import group_table, group_title, ranked_group
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
+from qualab.report.words import Words
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
 from qualab.service.api.routes import ComparisonQuery, ItemQuery
@@ -261,11 +263,21 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             report=report,
             worst=worst,
             has_items=summary.status is ComparisonStatus.FINISHED,
+            group=store.get(summary.id).plan.group if summary.plan_hash else None,
             signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
             statuses={status: words(f"status {status}") for status in ComparisonStatus},
         )
 
     return await call.slowly(job)
+
+
+@router.get("/groups/{group_id}")
+def group(call: Reader, group_id: str) -> Response:
+    """Rank the candidates that were compared with one baseline in one run."""
+    context, words = call.context, Words(language=words_of(call.request).language)
+    ranked = ranked_group(context.store, group_id, now=context.services.clock.now())
+    title, ranks = group_title(ranked, words), group_table(ranked, words)
+    return page(call.request, "group", group=ranked, title=title, table=ranks)
 
 
 # items

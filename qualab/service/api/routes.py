@@ -25,6 +25,7 @@ from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
 from qualab.model.wording import storable_text
+from qualab.report.group import RankedGroup, ranked_group
 from qualab.report.model import report_model
 from qualab.run.prepare import FrozenPlan, to_document
 from qualab.run.sign import sign_off
@@ -215,6 +216,13 @@ def _matching(call: Call, comparison_id: str, if_match: str | None) -> Compariso
             hint="Read it again, and send its ETag in If-Match",
         )
     return summary
+
+
+@router.get("/groups/{group_id}", tags=["comparisons"], **shows(RankedGroup, 404))
+def group(call: Reader, group_id: str) -> Response:
+    """Rank the candidates that were compared with one baseline in one run, the best first."""
+    context = call.context
+    return answer(call.request, ranked_group(context.store, group_id, now=context.services.clock.now()))
 
 
 # what came of it
