@@ -13,12 +13,13 @@ from qualab.errors import EndpointForbidden, InvalidValue, WrongState
 from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
-from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
-from qualab.model.registry import ComparisonSummary, address_of, signed_off
+from qualab.model.names import UNDER_WAY, ArmName, ComparisonStatus, Verdict
+from qualab.model.registry import ComparisonSummary, address_of, signed_off, urls_of
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
+from qualab.run.preflight import check_urls
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
 from qualab.service.access import Actor
@@ -183,17 +184,19 @@ def _check(context: Context, request: ComparisonRequest) -> None:
             )
     for name in ("baseline", "candidate"):
         try:
-            context.allowed.check(getattr(experiment, name))
+            for url in urls_of(getattr(experiment, name)):
+                context.allowed.check(url)
         except (EndpointForbidden, InvalidValue) as exc:
             raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
     each = experiment.concurrency
     noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
-    is_one_host = address_of(experiment.baseline)[0] == address_of(experiment.candidate)[0]
+    hosts = [{address_of(url)[0] for url in urls_of(arm)} for arm in (experiment.baseline, experiment.candidate)]
+    is_one_host = not hosts[0].isdisjoint(hosts[1])
     if max(each, noise) + (each if is_one_host else 0) > context.settings.host_concurrency:
         limit = context.settings.host_concurrency
         raise InvalidValue.must_be("concurrency", f"so small that a host gets at most {limit} requests at once")
-    if context.services.is_same_server(experiment.baseline, experiment.candidate):
-        raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
+    urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
+    check_urls(urls, context.services.is_same_server)
 
 
 def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
