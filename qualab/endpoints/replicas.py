@@ -1,4 +1,4 @@
-"""An arm of several servers: each request goes to the one with the fewest under way, and one that dies is left out."""
+"""An arm of several servers: requests are shared by what is under way, and a server that dies is left out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from qualab.model.plan import RequestPolicy
 from qualab.model.registry import urls_of
 
 T = TypeVar("T")
+MOST_OF_SHARE = 1.25
+"""How much of an even share of the requests under way a replica may have, before the others are preferred."""
 SUMMED = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps")
 
 
@@ -126,7 +128,9 @@ class Replicas:
         return reply if reply.attempts == n_attempts else replace(reply, attempts=n_attempts)
 
     def _next(self) -> Replica:
-        replica = min(self._living, key=_load)
+        # one below its share of what is under way may take more: of those the one that was sent the fewest
+        share = MOST_OF_SHARE * (sum(replica.in_flight for replica in self._living) + 1) / len(self._living)
+        replica = min(self._living, key=lambda own: (own.in_flight >= share, own.n_sent))
         replica.in_flight += 1
         replica.n_sent += 1
         return replica
@@ -201,10 +205,6 @@ def opening(open_one: Opener) -> Callable[..., AbstractAsyncContextManager[Endpo
         return several(urls, policy, key) if len(urls) > 1 else open_one(url, policy=policy, key=key)
 
     return opened
-
-
-def _load(replica: Replica) -> tuple[int, int]:
-    return replica.in_flight, replica.n_sent
 
 
 def merged_engine(engines: Sequence[Engine]) -> Engine:
