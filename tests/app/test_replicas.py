@@ -95,7 +95,9 @@ def test_requests_are_spread_evenly_and_counters_added_up() -> None:
             uses = replicas_seen(both.store.observations(both.comparison.id), arm)
             assert {use.url for use in uses} == {server.url for server in both.servers(arm)}
             assert sum(use.n_answers for use in uses) == 150 * n_runs
-            assert all((use.finished_requests or 0) >= use.n_answers for use in uses)
+            counted = [use for use in uses if use.finished_requests is not None]  # not the noise floor's
+            assert len(counted) >= 3
+            assert all((use.finished_requests or 0) >= use.n_answers for use in counted)
         assert analysis.verdict is not Verdict.INVALID, english(analysis.reasons)
         assert drafting(analysis).rounds == 150 * 12
         assert troubles(analysis) == ()
@@ -106,7 +108,7 @@ def test_requests_are_spread_evenly_and_counters_added_up() -> None:
 
 def test_a_slow_one_is_given_less() -> None:
     with replicated(latency_s=0.004, sizes={"sums": 100}) as both:
-        both.on.script.latency_s = 0.1
+        both.on.script.latency_s = 0.4
         both.compared(policy=RequestPolicy(concurrency=8))
         assert asked(both.on) < 0.5 * asked(both.more[ArmName.CANDIDATE][0])
 
