@@ -74,12 +74,13 @@ def harness_of(settings: Settings) -> Harness:
 def pair_services_of(settings: Settings) -> PairServices:
     """Make the services of planning and preflight: no database."""
     from qualab.endpoints.client import HttpEndpoint, named_tokenizer
+    from qualab.endpoints.replicas import opening
     from qualab.endpoints.urls import same_server
     from qualab.run.prepare import PairServices
 
     return PairServices(
         harness=harness_of(settings),
-        open_endpoint=HttpEndpoint,
+        open_endpoint=opening(HttpEndpoint),
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
     )

@@ -28,7 +28,7 @@ from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.items import check_gen_kwargs
 from qualab.model.names import ArmName, Objective
 from qualab.model.plan import AuditPlan, DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
-from qualab.model.registry import address_of
+from qualab.model.registry import address_of, urls_of
 
 ENV_PREFIX = "QUALAB_"
 AUDITED_SUITES = frozenset({"release", "stress"})
@@ -61,6 +61,12 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return (value,) if isinstance(value, Path) else value
+
+
+def _joined(value: Any) -> Any:
+    """Write a list of URLs, an arm's replicas, with commas."""
+    is_list = isinstance(value, list | tuple) and all(isinstance(url, str) for url in value)
+    return ", ".join(value) if is_list else value
 
 
 def _gen_kwargs(value: str) -> Any:
@@ -151,6 +157,7 @@ def _bounds_pair(pair: tuple[float, float]) -> tuple[float, float]:
 
 
 Margin = Annotated[float, Field(ge=SMALLEST_MARGIN, lt=1)]
+Urls = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[str])]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
 Margins = Annotated[dict[str, Margin], NoDecode, _text(_numbers)]
@@ -175,8 +182,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, populate_by_name=True)
 
-    baseline: str = Field("", description="URL of the endpoint with the drafter off.")
-    candidate: str = Field("", description="URL of the endpoint with the drafter on.")
+    baseline: Urls = Field("", description="URL of the endpoint with the drafter off, or of its replicas, with commas.")
+    candidate: Urls = Field("", description="URL of the endpoint with the drafter on, or of its replicas, with commas.")
     candidates: Candidates = Field({}, description="Several in place of one, as k3=URL,k5=URL: each has its verdict.")
     model: str = Field("", description="Model name as both endpoints serve it.")
     tasks: Names = Field(("release",), description="Tasks, groups or suites, separated by commas.")
@@ -315,6 +322,10 @@ class Settings(BaseSettings):
             raise InvalidValue(f"The {arm} has a pod and a container", hint="Name the one that serves its URL")
         if self.candidates:
             _check_candidates(self)
+        for arm in self.pods.keys() | self.containers.keys():
+            if len(urls_of(getattr(self, arm))) > 1:
+                hint = "Leave it out: an image of replicas is declared (image: NAME@sha256:DIGEST), not verified"
+                raise InvalidValue(f"The {arm} has several replicas, and one pod or container", hint=hint)
         return self
 
     @classmethod

@@ -26,6 +26,7 @@ from qualab.analysis.judge import WORST_CASES, conclude, judge, policy_results
 from qualab.analysis.looks import judge_at, levels_at, looks_taken, pvalue_at
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
 from qualab.analysis.noise import baseline_shifts, differing, first_token_summary, scored_again
+from qualab.analysis.replicas import replica_caveats
 from qualab.analysis.ruling import suspicions
 from qualab.analysis.samples import (
     Layout,
@@ -121,6 +122,7 @@ def analyse(
         caveats=(
             *_caveats(plan, seen),
             *(treatment.notes if treatment else ()),
+            *replica_caveats(plan, seen, arms),
             *missing_caveats(suite.missing, rows, plan.rule),
             *odd_endings(arms, plan, beyond=False),
             *thought_caveats(summary.thoughts.summary, plan),

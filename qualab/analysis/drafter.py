@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
 
+from qualab.analysis.replicas import mixed_fingerprints
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.model.comparison import ArmSummary
 from qualab.model.engine import (
@@ -299,8 +300,7 @@ def _engine_troubles(seen: EngineHistory) -> Iterator[Reason]:
             yield of(stretch.task, Reason("restarted", {"arm": stretch.arm}))
     asked = seen.plan.sampling.model
     for arm in seen.arms:
-        if len(arm.fingerprints) > 1:
-            fingerprints = tuple(sorted(arm.fingerprints))
+        if fingerprints := mixed_fingerprints(seen.observations, arm):
             yield Reason("many-engines", {"arm": arm.arm, "n": len(fingerprints), "fingerprints": fingerprints})
         known = {asked, *model_names(seen.observations, arm.arm)}
         for model, n_answers in arm.models.items():  # another model, as a router's fallback gives its answers

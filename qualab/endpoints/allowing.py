@@ -91,10 +91,12 @@ def allowed_opening(allowed: AllowedEndpoints) -> Callable[..., AbstractAsyncCon
     """Open an `HttpEndpoint` at an address checked now: its name may lead elsewhere than it did."""
 
     @asynccontextmanager
-    async def opened(url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[HttpEndpoint]:
+    async def opened(
+        url: str, *, policy: RequestPolicy, key: str | None, slots: asyncio.Semaphore | None = None
+    ) -> AsyncIterator[HttpEndpoint]:
         addresses = await asyncio.to_thread(allowed.check, url)
         address = await _reachable(addresses, port_of(urlsplit(normalize_url(url))))
-        async with HttpEndpoint(url, policy=policy, key=key, address=address) as endpoint:
+        async with HttpEndpoint(url, policy=policy, key=key, address=address, slots=slots) as endpoint:
             yield endpoint
 
     return opened

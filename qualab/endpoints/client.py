@@ -29,7 +29,7 @@ from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidVal
 from qualab.model.audit import Scoring, TokenScores
 from qualab.model.engine import Counters, Engine
 from qualab.model.items import Reply, Request
-from qualab.model.names import Api
+from qualab.model.names import AnswerStatus, Api
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Tokenize
 
@@ -69,11 +69,13 @@ class HttpEndpoint:
         timing: Timing | None = None,
         loading_timeout_s: float = LOADING_TIMEOUT_S,
         address: str = "",
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
         """Check URL, policy and key. Raises InvalidValue.
 
         `key` goes into the Authorization header and nowhere else. A server that is still loading its model is waited
-        for up to `loading_timeout_s`. Where an address is given, the URL's host is not looked up.
+        for up to `loading_timeout_s`. Where an address is given, the URL's host is not looked up. `slots` bound the
+        requests under way where several endpoints share them.
         """
         for name in ("concurrency", "timeout_s", "max_attempts"):
             if getattr(policy, name) <= 0:
@@ -87,7 +89,7 @@ class HttpEndpoint:
         self._policy = policy
         self._timing = timing or Timing()
         self._loading_timeout_s = loading_timeout_s
-        self._slots = asyncio.Semaphore(policy.concurrency)
+        self._slots = slots or asyncio.Semaphore(policy.concurrency)
         self._probe = EngineProbe(self._root, transport=self._transport)
         self._tokenize_body: TokenizeBody | None = None
         self._scorer = Scorer(self.url, self._root, post=self._post)
@@ -105,6 +107,14 @@ class HttpEndpoint:
         """
         await self._model_card(model)
         return await self._detect_tokenizer(model) is not None
+
+    async def problem(self) -> str:
+        """Say why nothing connects to it; empty where something does."""
+        try:
+            await self._transport.send("GET", f"{self.url}/models", timeout_s=PROBE_TIMEOUT_S)
+        except Failure as failure:
+            return failure.message if failure.status is AnswerStatus.CONNECTION_ERROR else ""
+        return ""
 
     async def engine(self, *, model: str) -> Engine:
         """Describe the engine. Raises as `inspect`."""

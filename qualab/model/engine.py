@@ -221,6 +221,7 @@ class ObservationKind(StrEnum):
     PINS = "pins"
     FIRST_TOKENS = "first_tokens"
     AUDIT = "audit"
+    REPLICAS = "replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +299,31 @@ class AuditSeen:
     """Parts that the engines do not take."""
 
 
-Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaUse:
+    """What one server of an arm did in a stretch of a run."""
+
+    url: str
+    n_answers: int
+    finished_requests: int | None = None
+    """Requests that its counter saw finish; None where that cannot be told."""
+    fingerprints: tuple[str, ...] = ()
+    """All that its answers have given so far."""
+    lost: str = ""
+    """Why it was left out from then on; empty for one that lived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasSeen:
+    """A stretch of a run by an arm of several servers."""
+
+    kind: ClassVar[ObservationKind] = ObservationKind.REPLICAS
+    arm: ArmName
+    seen_at: datetime
+    replicas: tuple[ReplicaUse, ...]
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen | ReplicasSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
@@ -316,6 +341,12 @@ def model_names(observations: Iterable[Observation], arm: ArmName) -> set[str]:
 def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:
     """Return the arms' hashes of tokens as last seen."""
     return {seen.arm: seen.tokens for seen in observations if isinstance(seen, EngineSeen) and seen.tokens}
+
+
+def replicas_seen(observations: Iterable[Observation], arm: ArmName) -> list[ReplicaUse]:
+    """List what an arm's replicas did, stretch by stretch; empty for a single server."""
+    seen = (own.replicas for own in observations if isinstance(own, ReplicasSeen) and own.arm is arm)
+    return [use for uses in seen for use in uses]
 
 
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:

@@ -212,6 +212,11 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Address = tuple[str, int | None, str]
 
 
+def urls_of(text: str) -> tuple[str, ...]:
+    """Split an arm's URLs: one, or its replicas' with commas between."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def address_of(url: str) -> Address:
     """Split a URL to tell endpoints apart as they are written; localhost has one spelling."""
     parts = urlsplit(url)

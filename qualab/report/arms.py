@@ -19,6 +19,7 @@ from qualab.model.engine import (
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason, of
+from qualab.model.registry import urls_of
 from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
 from qualab.model.wording import count, share
 from qualab.report.source import Cells, Number, Source, table
@@ -55,7 +56,9 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     if imported:
         yield "log", {ArmName.BASELINE: imported.baseline, ArmName.CANDIDATE: imported.candidate}
     else:
-        yield "url", {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
+        urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
+        several = {arm: len(urls_of(text)) for arm, text in urls.items()}
+        yield "url", {arm: words("replicas", n=n, urls=urls[arm]) if n > 1 else urls[arm] for arm, n in several.items()}
     yield "model", source.models
     if any(own.models.keys() - {source.plan.sampling.model} for own in arms.values()):
         names = {arm: [f"{name} ({count(n)})" for name, n in own.models.items()] for arm, own in arms.items()}

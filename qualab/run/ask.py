@@ -29,9 +29,10 @@ from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
+from qualab.run.replicas import record_replicas, replica_pauses
 
 if TYPE_CHECKING:
-    from qualab.endpoints.client import HttpEndpoint
+    from qualab.endpoints.replicas import Endpoint
 
 T = TypeVar("T")
 AnswerKey = tuple[ArmName, int, int, int]
@@ -58,7 +59,7 @@ class Job:
 @dataclass(slots=True, kw_only=True)
 class Arm:
     name: ArmName
-    endpoint: HttpEndpoint
+    endpoint: Endpoint
     total: int
     concurrency: int = 1
     missing: int = 0
@@ -138,7 +139,9 @@ def jobs_in_step(run: Run, item: Item) -> Iterator[Job]:
 
 async def pauses_of(run: Run, arms: Sequence[Arm]) -> list[Pause]:
     """Plan all pauses in their order."""
-    return sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
+    ends = [end for *_, end in _stretches(run.items, stages=[len(run.items)])]
+    pauses = [*await observation_pauses(run, arms), *replica_pauses(run, ends), *look_pauses(run)]
+    return sorted(pauses, key=lambda pause: pause[0])
 
 
 async def ask_noise(run: Run) -> None:
@@ -168,6 +171,7 @@ async def ask_noise(run: Run) -> None:
             recorder, jobs = _recorder(run), partial(_planned_jobs, run, number=number)
             feeding = feed(order, [arm], {number: done}, jobs=jobs, recorder=recorder)
             await ask_in_step(run, [arm], recorder, feeding)
+            await record_replicas(run, {ArmName.BASELINE: endpoint})
 
 
 async def feed(

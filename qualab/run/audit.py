@@ -35,7 +35,7 @@ from qualab.run.ask import Arm, Recorder, ask_in_step, feed, jobs_of, kept_alive
 from qualab.run.prepare import Run
 
 if TYPE_CHECKING:
-    from qualab.endpoints.client import HttpEndpoint
+    from qualab.endpoints.replicas import Endpoint
     from qualab.store import Store
 
 MOST_LOST = 5
@@ -49,12 +49,12 @@ PARTS = {"format": AuditPart.STRUCTURED, "tools": AuditPart.STRUCTURED, "sampled
 """Groups of items asked again, each of which an engine may refuse by itself."""
 
 
-async def telling_ids(endpoints: Mapping[ArmName, HttpEndpoint], api: Api) -> dict[str, object]:
+async def telling_ids(endpoints: Mapping[ArmName, Endpoint], api: Api) -> dict[str, object]:
     """Return the setting that makes answers tell their token ids, where every served arm names it."""
     return {"return_token_ids": True} if "return_token_ids" in await _settings(endpoints, api) else {}
 
 
-async def _settings(endpoints: Mapping[ArmName, HttpEndpoint], api: Api) -> frozenset[str]:
+async def _settings(endpoints: Mapping[ArmName, Endpoint], api: Api) -> frozenset[str]:
     named = await asyncio.gather(*(endpoint.settings(api) for endpoint in endpoints.values()))
     return frozenset.intersection(*(own or frozenset() for own in named))
 
@@ -213,7 +213,7 @@ class _Audit:
             neutral |= {"top_k": 0, "presence_penalty": 0, "frequency_penalty": 0}
         return neutral | ({"return_token_ids": True} if "return_token_ids" in taken else {})
 
-    async def score(self, endpoint: HttpEndpoint, scoring: Scoring) -> None:
+    async def score(self, endpoint: Endpoint, scoring: Scoring) -> None:
         """Score what is stored unscored; an item's answers are committed together."""
         if own_group := self.run.plan.group:
             members = await asyncio.to_thread(self.store.group, own_group.id)
@@ -256,7 +256,7 @@ class _Audit:
                 self.lacks.append(Reason("audit-lack.unscored", {"n": total - n_done, "id": run.id}))
 
     async def _scored(
-        self, endpoint: HttpEndpoint, scoring: Scoring, request: Request, answers: Sequence[ToScore]
+        self, endpoint: Endpoint, scoring: Scoring, request: Request, answers: Sequence[ToScore]
     ) -> AsyncIterator[ScoredAnswer]:
         """Yield an item's answers with their scores, without any where they cannot be audited."""
         model = self.run.plan.sampling.model

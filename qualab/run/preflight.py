@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import TYPE_CHECKING
 
-from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
+from qualab.analysis.drafter import Difference, differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
 from qualab.model.canonical import canonical_json, encode_body, sha256
 from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding, Preflight
@@ -27,13 +28,14 @@ from qualab.model.items import (
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.model.reason import Reason
+from qualab.model.registry import urls_of
 from qualab.report.words import ENGLISH
 from qualab.run.prepare import PairServices
 
 if TYPE_CHECKING:
-    from qualab.endpoints.client import HttpEndpoint
+    from qualab.endpoints.replicas import Endpoint
 
-Endpoints = Mapping[ArmName, "HttpEndpoint"]
+Endpoints = Mapping[ArmName, "Endpoint"]
 Replies = Mapping[ArmName, Reply]
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
@@ -74,16 +76,29 @@ ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
 """Settings that an engine measures anew at each start; the others follow from the drafter alone."""
 
 
+def check_urls(urls: Mapping[ArmName, str], is_same_server: Callable[[str, str], bool]) -> None:
+    """Raise InvalidValue where two URLs of the arms, or of one arm's replicas, are one server."""
+    each = [(arm, url) for arm, text in urls.items() for url in urls_of(text)]
+    for (arm, url), (other_arm, other) in combinations(each, 2):
+        if not is_same_server(url, other):
+            continue
+        wrong = {other_arm.value: f"{other} is listed already"}
+        if arm is other_arm:
+            hint = "List each replica once"
+            raise InvalidValue(f"The {arm} lists one server twice ({url}, {other})", hint=hint, fields=wrong)
+        raise InvalidValue(
+            f"Baseline and candidate are the same server ({other})",
+            hint="Give two endpoints: --baseline with the drafter off, --candidate with it on",
+            fields=wrong,
+        )
+
+
 @asynccontextmanager
 async def open_arms(
     services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy
 ) -> AsyncIterator[Endpoints]:
-    """Open both arms, or the one that is served. Raises InvalidValue when two URLs are one server."""
-    if len(urls) > 1 and services.is_same_server(urls[BASELINE], urls[CANDIDATE]):
-        raise InvalidValue(
-            f"Baseline and candidate are the same server ({urls[BASELINE]})",
-            hint="Give two endpoints: --baseline with the drafter off, --candidate with it on",
-        )
+    """Open both arms, or the one that is served. Raises as `check_urls`."""
+    check_urls(urls, services.is_same_server)
     async with AsyncExitStack() as stack:
         yield {
             arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=services.keys.get(arm)))
@@ -168,12 +183,20 @@ def _finding(code: str, hint: str = "", stops: bool | None = None, /, **values: 
     return Finding(stops=bool(hint) if stops is None else stops, what=Reason(code, values), hint=hint)
 
 
+def changed_settings(earlier: Engine, now: Engine) -> list[Difference]:
+    """List settings that two starts of one server may not have differently."""
+    return [
+        part
+        for part in differences(earlier, now)
+        if not part.follows or not any(fnmatchcase(part.name, pattern) for pattern in ROOM_FOR_CACHE)
+    ]
+
+
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
     """Find what has changed in an arm since the comparison started."""
-    for part in differences(earlier, now):
-        if not part.follows or not any(fnmatchcase(part.name, pattern) for pattern in ROOM_FOR_CACHE):
-            values = {"arm": arm, "setting": part.name, "before": part.baseline, "now": part.candidate}
-            yield _finding("preflight.setting-changed", AS_IT_WAS, **values)
+    for part in changed_settings(earlier, now):
+        values = {"arm": arm, "setting": part.name, "before": part.baseline, "now": part.candidate}
+        yield _finding("preflight.setting-changed", AS_IT_WAS, **values)
     if earlier.config and not now.config:
         yield _finding("preflight.configuration-closed-now", AS_IT_WAS, arm=arm)
     counted = [engine.counters for engine in (earlier, now) if engine.counters and engine.counters.tells_drafting]

@@ -36,7 +36,7 @@ from qualab.run.pins import LocalPins
 from qualab.settings import Settings
 
 if TYPE_CHECKING:
-    from qualab.endpoints.client import HttpEndpoint
+    from qualab.endpoints.replicas import Endpoint
     from qualab.store import Store
 
 
@@ -45,7 +45,7 @@ class PairServices:
     """Services of planning and preflight: nothing is stored."""
 
     harness: Harness
-    open_endpoint: Callable[..., AbstractAsyncContextManager[HttpEndpoint]]
+    open_endpoint: Callable[..., AbstractAsyncContextManager[Endpoint]]
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
     pins: LocalPins = field(default_factory=LocalPins)
@@ -71,7 +71,7 @@ class Run:
     tasks: LoadedTasks
     items: Sequence[Item]
     """In order of position."""
-    endpoints: Mapping[ArmName, HttpEndpoint]
+    endpoints: Mapping[ArmName, Endpoint]
     """Both arms', or that of the one whose turn it is."""
 
     @property
@@ -274,7 +274,7 @@ TOKENIZE_CHUNK = 2_000
 
 
 async def token_ids(
-    texts: Iterable[str], *, endpoint: HttpEndpoint, model: str, named: Tokenize | None
+    texts: Iterable[str], *, endpoint: Endpoint, model: str, named: Tokenize | None
 ) -> dict[str, list[int]]:
     """Tokenize each distinct text with a named tokenizer, or the server's own."""
     distinct = list(dict.fromkeys(texts))
@@ -316,7 +316,7 @@ async def with_requests(
     items: Sequence[Item],
     *,
     sampling: SamplingPlan,
-    endpoint: HttpEndpoint,
+    endpoint: Endpoint,
     named: Tokenize | None,
     telling: Mapping[str, object],
 ) -> list[Item]:

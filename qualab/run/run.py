@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
+from qualab.analysis.replicas import known_fingerprints
 from qualab.analysis.scoring import score_answers
 from qualab.errors import (
     ComparisonBusy,
@@ -40,6 +41,7 @@ from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
+from qualab.run.replicas import check_arms, leave_out_dead, look_again, record_replicas
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
 
@@ -184,6 +186,7 @@ async def audit(
             with kept_alive(run):
                 await check_again(run, here)
             await audit_answers(run, planned)
+            await record_replicas(run, run.endpoints)
             return await _analysed(run)
 
 
@@ -292,7 +295,7 @@ async def checked_pair(
     local: Mapping[str, str],
 ) -> Preflight:
     """Look at the arms of a new comparison, and at what pins them."""
-    checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
+    checked = await check_arms(endpoints, plan, items, tokenize, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
     return replace(checked, findings=findings, pins=pins)
@@ -308,6 +311,7 @@ async def load(services: PairServices, job: Callable[[], LoadedTasks]) -> Loaded
 async def check_again(run: Run, here: Mapping[str, str]) -> None:
     """Store what the served arms are now. Raises PairDiffers where they are no pair, or not what they were."""
     services, store, plan = run.services, run.services.store, run.plan
+    await leave_out_dead(run.endpoints)
     tokenize = await preflight.inspect_arms(run.endpoints, model=plan.sampling.model, say=services.progress.phase)
     observations = store.observations(run.id)
     earlier = pins_seen(observations)
@@ -315,10 +319,13 @@ async def check_again(run: Run, here: Mapping[str, str]) -> None:
     before = preflight.Before(
         engines=engines_seen(observations),
         tokens=tokens_seen(observations),
-        fingerprints={arm: {answer.reply.system_fingerprint for answer in own} - {""} for arm, own in first.items()},
+        fingerprints={
+            arm: {answer.reply.system_fingerprint for answer in own} - {""} | known_fingerprints(observations, arm)
+            for arm, own in first.items()
+        },
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
-    checked = await preflight.check_arms(run.endpoints, plan, run.items, tokenize, before)
+    checked = await check_arms(run.endpoints, plan, run.items, tokenize, before)
     new_pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=services.progress.phase)
     pins = tuple(
         sorted((*(pin for pin in earlier if pin.arm not in run.endpoints), *new_pins), key=lambda pin: pin.arm)
@@ -410,9 +417,14 @@ async def _ask_arms(run: Run) -> None:
             await count_tokens(run)
         if run.plan.audit:
             await audit_answers(run, run.plan.audit)
+        await look_again(run)
     except RunStopped as stop:
+        await record_replicas(run, run.endpoints)
         set_status(run, ComparisonStatus.STOPPED, stop)
         stop.hint = resume_hint(run.id, retry_failed=True)
+        raise
+    except PairDiffers as stop:  # a replica is not what it was
+        set_status(run, ComparisonStatus.STOPPED, stop)
         raise
     except asyncio.CancelledError:
         with suppress(ComparisonBusy):  # another runner has taken over meanwhile: then the status is that runner's

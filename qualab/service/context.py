@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
+from qualab.endpoints.replicas import opening
 from qualab.errors import InvalidValue, PathForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
@@ -137,7 +138,7 @@ def context_of(services: Services, settings: ServiceSettings) -> Context:
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Context(
-        services=replace(services, open_endpoint=allowed_opening(allowed), heartbeat=settings.heartbeat),
+        services=replace(services, open_endpoint=opening(allowed_opening(allowed)), heartbeat=settings.heartbeat),
         settings=settings,
         allowed=allowed,
         secrets=secrets,

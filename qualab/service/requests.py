@@ -14,12 +14,13 @@ from qualab.errors import EndpointForbidden, InvalidValue, WrongState
 from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
-from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
-from qualab.model.registry import ComparisonSummary, address_of, signed_off
+from qualab.model.names import UNDER_WAY, ArmName, ComparisonStatus, Verdict
+from qualab.model.registry import ComparisonSummary, address_of, signed_off, urls_of
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
+from qualab.run.preflight import check_urls
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
 from qualab.service.access import Actor
@@ -186,21 +187,32 @@ def _check(context: Context, request: ComparisonRequest) -> None:
             )
     candidates = [own.candidate for own in experiment.pairs.values()]
     field = "candidates" if experiment.candidates else "candidate"
-    for name, url in (("baseline", experiment.baseline), *((field, url) for url in candidates)):
+    for name, text in (("baseline", experiment.baseline), *((field, own) for own in candidates)):
         try:
-            context.allowed.check(url)
+            for url in urls_of(text):
+                context.allowed.check(url)
         except (EndpointForbidden, InvalidValue) as exc:
             raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
     each = experiment.concurrency
     noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
-    hosts = Counter(address_of(url)[0] for url in candidates)
-    own_host = hosts[address_of(experiment.baseline)[0]]
-    if max(max(each, noise) + each * own_host, each * max(hosts.values())) > context.settings.host_concurrency:
+    on_host = Counter({host: max(each, noise) for host in _hosts(experiment.baseline)})
+    for text in candidates:
+        on_host.update(dict.fromkeys(_hosts(text), each))
+    if max(on_host.values()) > context.settings.host_concurrency:
         limit = context.settings.host_concurrency
         raise InvalidValue.must_be("concurrency", f"so small that a host gets at most {limit} requests at once")
-    for url in candidates:
-        if context.services.is_same_server(experiment.baseline, url):
-            raise InvalidValue.must_be(field, "the URL of another server than the baseline")
+    for text in candidates:
+        urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: text}
+        try:
+            check_urls(urls, context.services.is_same_server)
+        except InvalidValue as exc:
+            if experiment.candidates:
+                raise InvalidValue(exc.message, hint=exc.hint, fields={field: exc.message}) from exc
+            raise
+
+
+def _hosts(text: str) -> set[str]:
+    return {address_of(url)[0] for url in urls_of(text)}
 
 
 def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:

@@ -15,7 +15,7 @@ from qualab.errors import ComparisonBusy, InfrastructureError, InvalidValue, Sto
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
 from qualab.model.reason import Reason
-from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found
+from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found, urls_of
 from qualab.store.engine import Sessions, key_of
 from qualab.store.rows import add_entry, insert_new
 from qualab.store.tables import answer, comparison, worker
@@ -54,7 +54,9 @@ class Queue(Sessions):
             if not is_own:
                 if own.runner is not None and _lives(own, now, stale_after_s):
                     raise busy(comparison_id, _claim_of(own))
-                _check_endpoints(connection, _addresses(own), runner, now, stale_after_s, is_exclusive=own.is_exclusive)
+                _check_endpoints(
+                    connection, _addresses(_urls(own)), runner, now, stale_after_s, is_exclusive=own.is_exclusive
+                )
                 if own.status in (_QUEUED, ComparisonStatus.FAILED, _CANCELLED):
                     values |= {"status": ComparisonStatus.INTERRUPTED, "error": {}}  # no worker takes it any more
             unchanged = _change(**values).where(_C.key == own.key, _C.version == own.version)
@@ -65,7 +67,7 @@ class Queue(Sessions):
     def check_endpoints(self, urls: Iterable[str], *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Raise ComparisonBusy where a comparison that another runs uses one of these endpoints."""
         with self.reading() as connection:
-            _check_endpoints(connection, set(map(address_of, urls)), runner, now, stale_after_s, is_exclusive=False)
+            _check_endpoints(connection, _addresses(urls), runner, now, stale_after_s, is_exclusive=False)
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
         """Send a runner's heartbeat. Raises ComparisonBusy when another has taken over, or had."""
@@ -299,7 +301,7 @@ def _next(connection: Connection, runner: str, now: datetime, stale_after_s: flo
     waiting = [row for row in rows if row.created_by and row.status in UNDER_WAY and row not in in_use]
     waiting.sort(key=lambda row: (row.status is _QUEUED, row.started_at is None, row.created_at, row.key))
     for row in waiting:
-        if not any(_disturb(_addresses(row), row.is_exclusive, other) for other in in_use):
+        if not any(_disturb(_addresses(_urls(row)), row.is_exclusive, other) for other in in_use):
             return row
         in_use.append(row)
     return None
@@ -326,13 +328,18 @@ def _check_endpoints(
 
 def _disturb(addresses: Addresses, is_exclusive: bool, other: Row[Any]) -> bool:
     """Check whether a comparison of these endpoints must wait for another."""
-    used = _addresses(other)
+    used = _addresses(_urls(other))
     is_same_host = not {host for host, *_ in addresses}.isdisjoint(host for host, *_ in used)
     return bool(addresses & used) or (is_same_host and (is_exclusive or other.is_exclusive))
 
 
-def _addresses(row: Row[Any]) -> Addresses:
-    return {address_of(url) for url in (row.baseline_url, row.candidate_url) if url}
+def _urls(row: Row[Any]) -> tuple[str, str]:
+    return row.baseline_url, row.candidate_url
+
+
+def _addresses(arms: Iterable[str]) -> Addresses:
+    """Locate every server of these arms."""
+    return {address_of(url) for arm in arms for url in urls_of(arm)}
 
 
 def _claim_of(row: Row[Any]) -> Claim:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qualab.endpoints.client import HttpEndpoint
+from qualab.endpoints.replicas import opening
 from qualab.endpoints.urls import same_server
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Preflight, TaskDrafting, Treatment
@@ -90,7 +91,7 @@ class Pair:
         return Services(
             store=self.store,
             harness=FakeHarness(self.tasks),
-            open_endpoint=HttpEndpoint,
+            open_endpoint=opening(HttpEndpoint),
             named_tokenizer=lambda _: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=same_server,
             clock=Clock(),

@@ -19,6 +19,7 @@ from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
 from qualab.model.names import ArmName, AuditPart
 from qualab.model.plan import deciding_metrics
+from qualab.model.registry import urls_of
 from qualab.model.wording import count, line_text, visible_text
 from qualab.report.flips import first_difference, marked
 from qualab.run.prepare import check_unchanged, planned_options, refuse_imported
@@ -43,7 +44,8 @@ def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tup
         counts = {"choice": len(item.requests), "repeat": comparison.plan.sampling.repeats}
         numbers = {"choice": request.choice, "repeat": repeat}
         suffix = "".join(f" · {words(name)} {numbers[name]}" for name, n in counts.items() if n > 1)
-        for arm, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
+        for arm, urls in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
+            url = next(iter(urls_of(urls)), "")  # replicas answer alike
             yield words(arm) + suffix, command(f"{url.rstrip('/')}/{ROUTES[request.api]}", body.decode())
 
 
