@@ -214,7 +214,7 @@ Address = tuple[str, int | None, str]
 
 def urls_of(text: str) -> tuple[str, ...]:
     """Split an arm's URLs: one, or its replicas' with commas between."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(part.strip() for part in text.split(",") if part.strip()) or ((text,) if text else ())
 
 
 def address_of(url: str) -> Address:

@@ -82,7 +82,7 @@ def check_urls(urls: Mapping[ArmName, str], is_same_server: Callable[[str, str],
     for (arm, url), (other_arm, other) in combinations(each, 2):
         if not is_same_server(url, other):
             continue
-        wrong = {other_arm.value: f"{other} is listed already"}
+        wrong = {other_arm.value: f"must name another server than {url}"}
         if arm is other_arm:
             hint = "List each replica once"
             raise InvalidValue(f"The {arm} lists one server twice ({url}, {other})", hint=hint, fields=wrong)

@@ -56,6 +56,7 @@ WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"--baseline": "{baseline}", "--model": "another-model"}, 2, ["another-model"]),  # /v1 is added
     ({"--model": "script"}, 2, ["script", "scripted"]),
     ({"--candidate": "{localhost}/v1"}, 2, ["same server"]),
+    ({"--baseline": "{baseline},{localhost}/v1"}, 2, ["The baseline lists one server twice"]),
     *(({name: None}, 2, [name]) for name in ("--baseline", "--candidate", "--model")),
     ({"--tasks": "gsm8"}, 2, ["gsm8", "gsm8k"]),
     ({"--tasks": "mine", "--include_path": "{folder}/mine"}, 2, ["mine"]),
