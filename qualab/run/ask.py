@@ -27,6 +27,7 @@ from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
+from qualab.run.bank import check_sample, sample_left, sample_run
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 
@@ -104,16 +105,21 @@ async def ask_all(run: Run) -> None:
     plan, store = run.plan, run.services.store
     again = range(1, plan.n_baseline_runs)
     total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * len(again)
+    sample, again_run = sample_left(run), sample_run(plan)
+    totals = {ArmName.BASELINE: len(sample) if plan.bank else total + more, ArmName.CANDIDATE: total}
     arms = [
         Arm(
             name=name,
             endpoint=endpoint,
-            total=total + more if name is ArmName.BASELINE else total,
+            total=totals[name],
             concurrency=plan.policy.concurrency,
         )
         for name, endpoint in run.endpoints.items()
     ]
-    done = {number: store.answered(run.id, run=number) for number in (0, *again)}
+    done = {number: store.answered(run.id, run=number) for number in {0, *again, again_run}}
+    # before the first look, whole
+    first = stage_ends(run.items, n_stages=plan.looks.n_looks if plan.looks else 1)[0]
+    n_each = -(-len(sample) // max(1, first))
     recorder = _recorder(run)
 
     def jobs(item: Item) -> Iterator[Job]:
@@ -121,8 +127,15 @@ async def ask_all(run: Run) -> None:
         if item.kind is RequestKind.GENERATION:
             for number in again:
                 yield from _planned_jobs(run, item, number=number)
+        for own in sample[item.position * n_each : (item.position + 1) * n_each]:
+            yield next(_planned_jobs(run, own, number=again_run))
 
-    pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
+    async def agreed() -> bool:
+        await in_thread(run.services, partial(check_sample, run))
+        return True
+
+    checks: list[Pause] = [(-(-len(sample) // n_each), agreed)] if sample else []
+    pauses = sorted([*checks, *await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause[0])
     feeding = feed(run.items, arms, done, jobs=jobs, recorder=recorder, pauses=pauses)
     await ask_in_step(run, arms, recorder, feeding)
 

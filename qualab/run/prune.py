@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
+from qualab.errors import ComparisonBanked, ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
 from qualab.model.comparison import Comparison
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
@@ -60,6 +60,7 @@ def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) ->
 PAGE = 200
 KEPT: Mapping[type[QualabError], str] = {
     ComparisonSignedOff: "signed off",
+    ComparisonBanked: "holds a banked baseline",
     ComparisonBusy: "runs, or waits to be run",
     ComparisonNotFound: "was deleted meanwhile",
 }

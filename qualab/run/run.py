@@ -36,6 +36,7 @@ from qualab.model.registry import signed_off
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.audit import BASELINE_AWAY, audit_answers, telling_ids
+from qualab.run.bank import bank_findings, banked_answers, find_banked, sample_of, sample_run, with_bank
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
@@ -81,7 +82,7 @@ async def start(
             candidate_url=settings.candidate,
             local=prepare.local_of(settings),
         )
-        services.store.create(comparison, items)
+        services.store.create(comparison, items, banked_answers(services.store, plan, items))
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
             _record(run, checked)
@@ -253,6 +254,12 @@ async def _prepared(
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    banked = None
+    if isinstance(services, Services):
+        banked = find_banked(services.store, settings.bank)
+        plan = with_bank(plan, settings, banked)
+    elif frozen:  # a preflight alone has no store to look its bank up in
+        plan = replace(plan, bank=frozen.bank, noise_floor=frozen.noise_floor)
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen
@@ -273,7 +280,10 @@ async def _prepared(
     checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
-    return tasks, plan, items, replace(checked, findings=findings, pins=pins)
+    checked = replace(checked, findings=findings, pins=pins)
+    if banked:
+        checked = replace(checked, findings=(*findings, *bank_findings(banked.bank, checked)))
+    return tasks, plan, items, checked
 
 
 async def _load(services: PairServices, load: Callable[[], LoadedTasks]) -> LoadedTasks:
@@ -378,8 +388,13 @@ async def _ask_arms(run: Run) -> None:
         for number in range(1, floor.runs + 1) if floor else ():
             totals[BASELINE] += n_requests(generations(run.items), sampling)
             done[BASELINE] += len(store.answered(run.id, run=number))
+        if run.plan.bank:
+            totals[BASELINE] += len(sample_of(run.plan, run.items))
+            done[BASELINE] += len(store.answered(run.id, run=sample_run(run.plan)))
         run.services.progress.started(run.comparison, totals=totals, done=done)
         await ask_all(run)
+        if run.plan.bank:  # what a look left out stands in for nothing
+            store.drop_answers(run.id, from_position=looked_to(store.looks(run.id)) or len(run.items))
         if BASELINE in run.endpoints:
             await ask_noise(run)
         if CANDIDATE in run.endpoints:
@@ -388,7 +403,7 @@ async def _ask_arms(run: Run) -> None:
             await audit_answers(run, run.plan.audit)
     except RunStopped as stop:
         _set_status(run, ComparisonStatus.STOPPED, stop)
-        stop.hint = resume_hint(run.id, retry_failed=True)
+        stop.hint = stop.hint or resume_hint(run.id, retry_failed=True)
         raise
     except asyncio.CancelledError:
         with suppress(ComparisonBusy):  # another runner has taken over meanwhile: then the status is that runner's
