@@ -175,9 +175,9 @@ PARTS = {
 }
 
 
-def bank_findings(bank: Bank, checked: Preflight) -> Iterator[Finding]:
+def bank_findings(banked: Banked, plan: Plan, checked: Preflight) -> Iterator[Finding]:
     """Find what the baseline is now and was not when it was banked: configuration, tokenizer, pins."""
-    now = checked.engines[BASELINE]
+    bank, now = banked.bank, checked.engines[BASELINE]
     for part in differences(bank.engine, now):
         values = {"bank": bank.name, "setting": part.name, "before": part.baseline, "now": part.candidate}
         if not part.follows:
@@ -185,7 +185,9 @@ def bank_findings(bank: Bank, checked: Preflight) -> Iterator[Finding]:
     if bool(bank.engine.config) is not bool(now.config):
         yield _finding(Reason("bank.configuration-untold", {"bank": bank.name}))
     tokens = checked.tokens.get(BASELINE, "")
-    if bank.tokens and tokens and bank.tokens != tokens:
+    # what is tokenized are prompts of the tasks
+    is_comparable = {task.name for task in plan.tasks} == {task.name for task in banked.plan.tasks}
+    if is_comparable and bank.tokens and tokens and bank.tokens != tokens:
         yield _finding(Reason("bank.tokenizer-changed", {"bank": bank.name}))
     then = {pin.part: pin for pin in bank.pins if pin.is_verified}
     for pin in checked.pins:
@@ -198,40 +200,43 @@ def _finding(what: Reason) -> Finding:
     return Finding(stops=True, what=what, hint=f"Serve the baseline as it was then. {START_ANEW}")
 
 
-def banked_answers(store: Store, plan: Plan, items: Iterable[Item]) -> Iterator[Answer]:
-    """Copy the bank's answers, all its runs, to the places of these items; nothing where the plan has no bank.
-
-    Raises InvalidValue where a request is not byte for byte what the bank asked.
-    """
+def check_requests(store: Store, plan: Plan, items: Sequence[Item]) -> None:
+    """Raise InvalidValue where a request is not byte for byte what the bank asked."""
     if plan.bank is None:
-        return iter(())
+        return
     source, sampling = plan.bank.comparison_id, plan.sampling
-    places = {item.position: item.id for item in store.items(source)}
-    asked: dict[tuple[str, int, int], bytes] = {}
-    for answer in store.answers(source, arm=BASELINE):
-        asked[places[answer.position], answer.choice, answer.repeat] = answer.request_hash
-    positions, other = {}, []
-    for item in items:
-        positions[item.id] = item.position
-        for request in item.requests:
-            for repeat in range(sampling.repeats):
-                digest = body_hash(encode_body(request.payload, seed=sampling.seed + repeat))
-                if asked.get((item.id, request.choice, repeat)) != digest:
-                    other.append(item.id)
+    names = {item.position: item.id for item in store.items(source)}
+    asked = {
+        (names[answer.position], answer.choice, answer.repeat): answer.request_hash
+        for answer in store.answers(source, arm=BASELINE)
+    }
+    other = {
+        item.id: None
+        for item in items
+        for request in item.requests
+        for repeat in range(sampling.repeats)
+        if asked.get((item.id, request.choice, repeat))
+        != body_hash(encode_body(request.payload, seed=sampling.seed + repeat))
+    }
     if other:
-        named = f"of {len(set(other)):,} of {len(positions):,} items (the first is {other[0]})"
+        named = f"the requests of {len(other):,} of {len(items):,} items (the first is {next(iter(other))})"
         raise InvalidValue(
-            f"Bank {plan.bank.name} cannot stand in for the baseline: the requests {named} are not byte for byte what "
-            "it asked",
-            hint=f"The audit and the engines' settings add to requests. {START_ANEW}",
+            f"Bank {plan.bank.name} cannot stand in for the baseline: {named} are not byte for byte what it asked",
+            hint=f"Prompts, chat template or settings have changed (the audit adds some). {START_ANEW}",
             fields={"bank": "asked other requests"},
         )
-    return (
-        replace(answer, position=positions[places[answer.position]])
-        for number in range(1 + (plan.noise_floor.runs if plan.noise_floor else 0))
-        for answer in store.answers(source, arm=BASELINE, run=number)
-        if places[answer.position] in positions
-    )
+
+
+def banked_answers(store: Store, plan: Plan, items: Iterable[Item]) -> Iterator[Answer]:
+    """Copy the bank's answers, all its runs, to the places of these items; nothing where the plan has no bank."""
+    if plan.bank is None:
+        return
+    source, positions = plan.bank.comparison_id, {item.id: item.position for item in items}
+    places = {item.position: positions.get(item.id) for item in store.items(source)}
+    for number in range(sample_run(plan)):
+        for answer in store.answers(source, arm=BASELINE, run=number):
+            if (position := places[answer.position]) is not None:
+                yield replace(answer, position=position)
 
 
 def sample_run(plan: Plan) -> int:

@@ -77,11 +77,13 @@ def prune(
     store: Store, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
 ) -> Iterator[Pruned]:
     """Delete what was created before a time, newest first, telling each. A dry run only tells."""
+    banked = {bank.comparison_id for bank in store.banks()}
     older, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
     while True:
         page = store.page(older, cursor=cursor)
         for summary in page.entries:
             kept = "waits to be run" if summary.status is ComparisonStatus.QUEUED else ""
+            kept = KEPT[ComparisonBanked] if summary.id in banked else kept
             kept = "signed off" if summary.is_signed_off else kept
             if not kept and not dry_run:
                 details = {"created_at": summary.created_at.isoformat(), "label": summary.label}

@@ -36,7 +36,7 @@ from qualab.model.registry import signed_off
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.audit import BASELINE_AWAY, audit_answers, telling_ids
-from qualab.run.bank import bank_findings, banked_answers, find_banked, sample_of, sample_run, with_bank
+from qualab.run.bank import bank_findings, banked_answers, check_requests, find_banked, sample_of, sample_run, with_bank
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
@@ -254,9 +254,9 @@ async def _prepared(
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
-    banked = None
-    if isinstance(services, Services):
-        banked = find_banked(services.store, settings.bank)
+    store = services.store if isinstance(services, Services) else None
+    banked = find_banked(store, settings.bank) if store else None
+    if store:
         plan = with_bank(plan, settings, banked)
     elif frozen:  # a preflight alone has no store to look its bank up in
         plan = replace(plan, bank=frozen.bank, noise_floor=frozen.noise_floor)
@@ -277,12 +277,14 @@ async def _prepared(
     items = await prepare.with_requests(
         ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named, telling=telling
     )
+    if store:
+        await asyncio.to_thread(check_requests, store, plan, items)
     checked = await preflight.check_arms(endpoints, plan, items, tokenize, preflight.Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=services.progress.phase)
     findings = (*checked.findings, *pin_findings(plan.pins, pins))
     checked = replace(checked, findings=findings, pins=pins)
     if banked:
-        checked = replace(checked, findings=(*findings, *bank_findings(banked.bank, checked)))
+        checked = replace(checked, findings=(*findings, *bank_findings(banked, plan, checked)))
     return tasks, plan, items, checked
 
 
