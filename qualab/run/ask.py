@@ -106,7 +106,7 @@ async def ask_all(run: Run) -> None:
     again = range(1, plan.n_baseline_runs)
     total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * len(again)
     sample, again_run = sample_left(run), sample_run(plan)
-    totals = {ArmName.BASELINE: len(sample) if plan.bank else total + more, ArmName.CANDIDATE: total}
+    totals = {ArmName.BASELINE: max(1, len(sample)) if plan.bank else total + more, ArmName.CANDIDATE: total}
     arms = [
         Arm(
             name=name,

@@ -20,7 +20,7 @@ from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Analysis
 from qualab.model.engine import BankSeen, Finding, Preflight, bank_seen, engines_seen, pins_seen, tokens_seen
 from qualab.model.items import Answer, Item, generations
-from qualab.model.names import Api, ArmName, ComparisonStatus
+from qualab.model.names import Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import BankNoise, BankPlan, Plan, deciding_metrics
 from qualab.model.reason import Reason
 from qualab.model.registry import AuditEntry
@@ -122,6 +122,8 @@ def with_bank(plan: Plan, settings: Settings, banked: Banked | None) -> Plan:
     different = list(_differing(banked.plan, plan))
     if plan.noise_floor not in (None, floor):
         different.append("the noise floor (leave it out: the bank's further runs stand in)")
+    if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        different.append("that no task here generates: there is no sample to ask")
     if different:
         message = f"Bank {bank.name} cannot stand in for the baseline: it differs in {'; '.join(different)}"
         raise InvalidValue(message, hint=START_ANEW, fields={"bank": f"differs in {'; '.join(different)}"})

@@ -96,10 +96,11 @@ def test_the_sample_is_drawn_over_all_tasks_and_asked_beside_the_candidate() -> 
         assert both.off.most_in_flight == 4
 
 
-def test_a_killed_run_goes_on_and_looks_leave_the_rest_of_the_copies_out() -> None:
+@pytest.mark.parametrize("killed_after", [30, 110])  # within the sample, and after it was checked
+def test_a_killed_run_goes_on_and_looks_leave_the_rest_of_the_copies_out(killed_after: int) -> None:
     with pair(sizes={"sums": 400}) as both:
         banked(both)
-        assert both.compared(bank="nightly", bank_sample=100, looks=4, killed_after=30) is None
+        assert both.compared(bank="nightly", bank_sample=100, looks=4, killed_after=killed_after) is None
         comparison = newest(both)
         analysis = resumed(both, comparison.id)
         assert analysis.verdict is Verdict.EQUIVALENT
