@@ -200,6 +200,11 @@ class Settings(BaseSettings):
     sequential: bool = Field(False, description="Ask one arm after the other, on one device. Never signed off.")
     noise_floor_runs: int | None = Field(None, ge=1, le=9, description="Further runs of the baseline alone (1 to 9).")
     noise_floor_concurrency: int | None = Field(None, ge=1, description="Requests in flight in those runs.")
+    bank: str = Field("", description="Banked baseline whose answers stand in (`qualab baseline`).")
+    bank_sample: int | None = Field(
+        None, ge=1, description="Its items asked again. Default: 100, or 4 x concurrency where that is more."
+    )
+    bank_signoff: bool = Field(False, description="Let a verdict from a banked baseline be signed off.")
     audit: bool | None = Field(
         None,
         description="Hold answers against the model's own token probabilities. Default: in release, stress.",
@@ -312,6 +317,16 @@ class Settings(BaseSettings):
                 hint="Leave out looks, or serve both arms at once",
                 fields={"looks": "may not be given with sequential"},
             )
+        if self.bank and self.sequential:
+            raise InvalidValue(
+                "A bank's sample is asked while the candidate is, and --sequential asks one after the other",
+                hint="Leave out bank, or serve both arms at once",
+                fields={"bank": "may not be given with sequential"},
+            )
+        if (self.bank_sample or self.bank_signoff) and not self.bank:
+            name = "bank_sample" if self.bank_sample else "bank_signoff"
+            hint = "Name the bank with --bank NAME, or leave it out"
+            raise InvalidValue(f"{name} is given without a bank", hint=hint, fields={name: "needs bank"})
         if self.repeats > 1 and not is_sampled:
             raise InvalidValue(
                 f"repeats {self.repeats} at temperature 0 would ask the same thing again",
@@ -348,11 +363,13 @@ def _check_candidates(settings: Settings) -> None:
     def refuse(message: str, hint: str) -> InvalidValue:
         return InvalidValue(message, hint=hint, fields={"candidates": f"{message}. {hint}"})
 
-    candidates, known = settings.candidates, {address_of(settings.baseline): "the baseline"}
+    candidates, known = settings.candidates, {address_of(url): "the baseline" for url in urls_of(settings.baseline)}
     if settings.candidate:
         raise refuse("candidate and candidates are given", "Name every candidate in candidates, or give one candidate")
     if settings.sequential:
         raise refuse("Candidates are asked at once, and --sequential asks one arm after the other", "Leave one out")
+    if settings.bank:
+        raise refuse("A bank stands in for one candidate's baseline, and there are several", "Leave out bank")
     if len(candidates) == 1:
         raise refuse(f"candidates holds {next(iter(candidates))} alone", "Give a single URL as candidate")
     if ArmName.CANDIDATE in {**settings.pods, **settings.containers}:

@@ -162,7 +162,7 @@ def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> Loo
         looks=tuple(looks),
         n_items=n_asked,
         n_items_planned=len(items),
-        n_requests_saved=n_requests(items[n_asked:], plan.sampling) * len(ArmName),
+        n_requests_saved=n_requests(items[n_asked:], plan.sampling) * (1 if plan.bank else len(ArmName)),
     )
 
 

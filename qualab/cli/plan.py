@@ -81,6 +81,7 @@ def plan(
 
 def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Planning:
     from qualab.planning.suite import pilot_of, plan_comparison
+    from qualab.run.bank import find_banked, with_bank
     from qualab.run.pins import LocalPins
     from qualab.run.prepare import local_of, make_plan, task_options
 
@@ -90,6 +91,8 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     if folder:
         digest = bootstrap.run_async(LocalPins().checkpoint_hash(Path(folder), say=complain))
     plan = make_plan(settings, tasks, checkpoint_hash=digest)
+    if settings.bank:
+        plan = with_bank(plan, settings, find_banked(bootstrap.store_at(settings.db), settings.bank))
     return plan_comparison(plan, tasks.render(), beliefs, measured, missing=settings.expected_missing)
 
 

@@ -222,6 +222,7 @@ class ObservationKind(StrEnum):
     FIRST_TOKENS = "first_tokens"
     AUDIT = "audit"
     REPLICAS = "replicas"
+    BANK = "bank"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +324,27 @@ class ReplicasSeen:
     replicas: tuple[ReplicaUse, ...]
 
 
-Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen | ReplicasSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BankSeen:
+    """What a re-asked sample says of banked answers: one-sided p-values against the bank's own noise."""
+
+    kind: ClassVar[ObservationKind] = ObservationKind.BANK
+    seen_at: datetime
+    name: str
+    comparison_id: str
+    """The comparison whose baseline answers stand in."""
+    n_sampled: int
+    n_compared: int
+    """Items answered in the bank and in the sample."""
+    n_texts_differ: int
+    texts_pvalue: float
+    n_scores_differ: int
+    scores_pvalue: float
+    trouble: Reason | None
+    """Why the answers may not stand in; None where they may."""
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen | ReplicasSeen | BankSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
@@ -362,6 +383,11 @@ def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | 
 def audit_seen(observations: Iterable[Observation]) -> AuditSeen | None:
     """Return the last; None where no audit has ended."""
     return next((seen for seen in reversed(list(observations)) if isinstance(seen, AuditSeen)), None)
+
+
+def bank_seen(observations: Iterable[Observation]) -> BankSeen | None:
+    """Return the last; None where no bank was checked."""
+    return next((seen for seen in reversed(list(observations)) if isinstance(seen, BankSeen)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

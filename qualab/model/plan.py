@@ -347,6 +347,32 @@ class NoisePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BankNoise:
+    """How much two runs of the banked baseline differ: what a later sample may differ, too."""
+
+    n_texts: int
+    n_texts_differ: int
+    n_scores: int
+    """Scores of the tasks' deciding metrics."""
+    n_scores_differ: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BankPlan:
+    """A banked baseline whose answers stand in for this comparison's."""
+
+    name: str
+    comparison_id: str
+    plan_hash: str
+    """Of the comparison that was banked."""
+    noise: BankNoise
+    sample: int
+    """Items that the baseline is asked again, to see whether it still answers so."""
+    signoff: bool = False
+    """True where a verdict from it may be signed off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
     """How much of the answers is held against the model's own probabilities, and what counts as foreign."""
 
@@ -409,6 +435,7 @@ class Plan:
     """None where qualab asked the endpoints itself: the plan was made before the data."""
     sequential: bool = False
     """True where the candidate is asked after the baseline, on a device that holds one of them."""
+    bank: BankPlan | None = None
     group: Annotated[Group | None, Field(exclude_if=lambda group: group is None)] = None
     """None for one candidate, whose plan then does not mention it."""
     schema: int = 2

@@ -140,7 +140,7 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
     return Pilot(
         id=comparison.id,
         metrics=metrics,
-        rate=(len(times) - 1) / busy_s if busy_s > 0.0 else None,
+        rate=(len(times) - 1) / busy_s if busy_s > 0.0 and not plan.bank else None,
         lengths={task: (mean(pair[0] for pair in own), mean(pair[1] for pair in own)) for task, own in lengths.items()},
     )
 
@@ -452,7 +452,10 @@ def _asked(items: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts
         clusters[item.task].add(item.cluster or f"item {item.doc_id}")
     noise_runs, repeats = plan.noise_floor.runs if plan.noise_floor else 0, plan.sampling.repeats
     tasks = {metric.id: {member.task for member in plan.members_of(metric)} for metric in plan.primaries}
-    return (n_prompts * len(ArmName) + n_generations * noise_runs) * repeats, {
+    n_baseline = (n_prompts + n_generations * noise_runs) * repeats
+    if plan.bank:
+        n_baseline = min(plan.bank.sample, n_generations)
+    return n_prompts * repeats + n_baseline, {
         metric: ItemCounts(
             n_items=sum(n_items[task] for task in own),
             n_clusters=sum(len(clusters[task]) for task in own),
@@ -531,6 +534,8 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
         if metric.belief.design_effect_source == "not known":
             values = {"n": metric.asked.n_items, "n_clusters": metric.asked.n_clusters}
             yield of(metric.name, Reason("clusters-unknown", values))
+    if plan.bank:
+        yield Reason("bank-saves", {"name": plan.bank.name, "sample": plan.bank.sample, "n_runs": plan.n_baseline_runs})
     if plan.n_baseline_runs > 1:
         yield Reason("baseline-runs-divide", {"n_runs": plan.n_baseline_runs, "discounts": tuple(_discounts(figures))})
     if not is_noise_divided(plan):

@@ -27,6 +27,7 @@ from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
+from qualab.run.bank import check_sample, sample_left, sample_run
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 from qualab.run.replicas import record_replicas, replica_pauses
@@ -103,21 +104,22 @@ Pause = tuple[int, Callable[[], Awaitable[bool]]]
 async def ask_all(run: Run) -> None:
     """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
     arms, recorder = arms_of(run), _recorder(run)
-    pauses = await pauses_of(run, arms)
-    jobs = partial(jobs_in_step, run)
+    jobs, checks = _with_sample(run)
+    pauses = sorted([*checks, *await pauses_of(run, arms)], key=lambda pause: pause[0])
     feeding = feed(run.items, arms, answers_there(run), jobs=jobs, recorder=recorder, pauses=pauses)
     await ask_in_step(run, arms, recorder, feeding)
 
 
 def arms_of(run: Run) -> list[Arm]:
-    """Make the arms that are served."""
+    """Make the arms that are served. Raises RunStopped where a bank's sample differed before."""
     plan, again = run.plan, run.plan.n_baseline_runs - 1
     total, more = n_requests(run.items, plan.sampling), n_requests(generations(run.items), plan.sampling) * again
+    of_baseline = max(1, len(sample_left(run))) if plan.bank else total + more
     return [
         Arm(
             name=name,
             endpoint=endpoint,
-            total=total + more if name is ArmName.BASELINE else total,
+            total=of_baseline if name is ArmName.BASELINE else total,
             concurrency=plan.policy.concurrency,
         )
         for name, endpoint in run.endpoints.items()
@@ -126,7 +128,8 @@ def arms_of(run: Run) -> list[Arm]:
 
 def answers_there(run: Run) -> dict[int, set[AnswerKey]]:
     """Read which answers are stored, by the baseline's run."""
-    return {number: run.services.store.answered(run.id, run=number) for number in range(run.plan.n_baseline_runs)}
+    numbers = {*range(run.plan.n_baseline_runs), sample_run(run.plan)}
+    return {number: run.services.store.answered(run.id, run=number) for number in numbers}
 
 
 def jobs_in_step(run: Run, item: Item) -> Iterator[Job]:
@@ -135,6 +138,26 @@ def jobs_in_step(run: Run, item: Item) -> Iterator[Job]:
     if item.kind is RequestKind.GENERATION:
         for number in range(1, run.plan.n_baseline_runs):
             yield from _planned_jobs(run, item, number=number)
+
+
+def _with_sample(run: Run) -> tuple[Callable[[Item], Iterator[Job]], list[Pause]]:
+    """Add what is asked again of a bank to the jobs, whole before the first look, and the pause that checks it."""
+    sample, looks = sample_left(run), run.plan.looks
+    if not sample:
+        return partial(jobs_in_step, run), []
+    first = stage_ends(run.items, n_stages=looks.n_looks if looks else 1)[0]
+    n_each = -(-len(sample) // max(1, first))
+
+    def jobs(item: Item) -> Iterator[Job]:
+        yield from jobs_in_step(run, item)
+        for own in sample[item.position * n_each : (item.position + 1) * n_each]:
+            yield next(_planned_jobs(run, own, number=sample_run(run.plan)))
+
+    async def agreed() -> bool:
+        await in_thread(run.services, partial(check_sample, run))
+        return True
+
+    return jobs, [(-(-len(sample) // n_each), agreed)]
 
 
 async def pauses_of(run: Run, arms: Sequence[Arm]) -> list[Pause]:

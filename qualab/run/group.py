@@ -109,7 +109,7 @@ async def start_group(
                 local=local,
             )
             runs.append(Run(services, comparison, tasks, items, arms[name]))
-        services.store.create(runs[0].comparison, items, *(run.comparison for run in runs[1:]))
+        services.store.create(runs[0].comparison, items, more=[run.comparison for run in runs[1:]])
         with way_on(group_id), _held(runs):
             for run, seen in zip(runs, all_checked, strict=True):
                 record(run, seen)

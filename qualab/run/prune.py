@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
+from qualab.errors import ComparisonBanked, ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
 from qualab.model.comparison import Comparison
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
@@ -61,6 +61,7 @@ def as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> 
 PAGE = 200
 KEPT: Mapping[type[QualabError], str] = {
     ComparisonSignedOff: "signed off",
+    ComparisonBanked: "holds a banked baseline",
     ComparisonBusy: "runs, or waits to be run",
     ComparisonNotFound: "was deleted meanwhile",
 }
@@ -77,11 +78,13 @@ def prune(
     store: Store, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
 ) -> Iterator[Pruned]:
     """Delete what was created before a time, newest first, telling each. A dry run only tells."""
+    banked = {bank.comparison_id for bank in store.banks()}
     older, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
     while True:
         page = store.page(older, cursor=cursor)
         for summary in page.entries:
             kept = "waits to be run" if summary.status is ComparisonStatus.QUEUED else ""
+            kept = KEPT[ComparisonBanked] if summary.id in banked else kept
             kept = "signed off" if summary.is_signed_off else kept
             if not kept and not dry_run:
                 details = {"created_at": summary.created_at.isoformat(), "label": summary.label}

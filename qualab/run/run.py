@@ -37,6 +37,7 @@ from qualab.model.registry import signed_off
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.audit import BASELINE_AWAY, audit_answers, telling_ids
+from qualab.run.bank import bank_findings, banked_answers, check_requests, find_banked, sample_of, sample_run, with_bank
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
@@ -83,7 +84,7 @@ async def start(
             candidate_url=settings.candidate,
             local=prepare.local_of(settings),
         )
-        services.store.create(comparison, items)
+        services.store.create(comparison, items, banked_answers(services.store, plan, items))
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
             record(run, checked)
@@ -264,6 +265,12 @@ async def prepared(
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    store = services.store if isinstance(services, Services) else None
+    banked = find_banked(store, settings.bank) if store else None
+    if store:
+        plan = with_bank(plan, settings, banked)
+    elif frozen:  # a preflight alone has no store to look its bank up in
+        plan = replace(plan, bank=frozen.bank, noise_floor=frozen.noise_floor)
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen
@@ -282,7 +289,12 @@ async def prepared(
     items = await prepare.with_requests(
         ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named, telling=telling
     )
-    return tasks, plan, items, await checked_pair(services, plan, items, endpoints, tokenize=tokenize, local=local)
+    if store:
+        await asyncio.to_thread(check_requests, store, plan, items)
+    checked = await checked_pair(services, plan, items, endpoints, tokenize=tokenize, local=local)
+    if banked:
+        checked = replace(checked, findings=(*checked.findings, *bank_findings(banked, plan, checked)))
+    return tasks, plan, items, checked
 
 
 async def checked_pair(
@@ -409,8 +421,13 @@ async def _ask_arms(run: Run) -> None:
         for number in range(1, floor.runs + 1) if floor else ():
             totals[BASELINE] += n_requests(generations(run.items), sampling)
             done[BASELINE] += len(store.answered(run.id, run=number))
+        if run.plan.bank:
+            totals[BASELINE] += len(sample_of(run.plan, run.items))
+            done[BASELINE] += len(store.answered(run.id, run=sample_run(run.plan)))
         run.services.progress.started(run.comparison, totals=totals, done=done)
         await ask_all(run)
+        if run.plan.bank:  # what a look left out stands in for nothing
+            store.drop_answers(run.id, from_position=looked_to(store.looks(run.id)) or len(run.items))
         if BASELINE in run.endpoints:
             await ask_noise(run)
         if CANDIDATE in run.endpoints:
@@ -421,7 +438,7 @@ async def _ask_arms(run: Run) -> None:
     except RunStopped as stop:
         await record_replicas(run, run.endpoints)
         set_status(run, ComparisonStatus.STOPPED, stop)
-        stop.hint = resume_hint(run.id, retry_failed=True)
+        stop.hint = stop.hint or resume_hint(run.id, retry_failed=True)
         raise
     except PairDiffers as stop:  # a replica is not what it was
         set_status(run, ComparisonStatus.STOPPED, stop)

@@ -39,6 +39,8 @@ def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Re
         yield Reason("limited-items", {"limit": plan.limit})
     if plan.pins.unpinned:
         yield Reason("unpinned-parts", {"parts": plan.pins.unpinned})
+    if plan.bank and not plan.bank.signoff:
+        yield Reason("bank-unsigned", {"name": plan.bank.name})
     if plan.sequential:
         yield Reason("one-after-the-other")
     if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):

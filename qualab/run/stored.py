@@ -24,7 +24,7 @@ from qualab.model.reason import Reason
 from qualab.run.prepare import Services, check_rule_names, refuse_imported, tasks_again
 from qualab.run.sign import analysed
 
-ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
+ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential", "bank")
 """Parts that another plan has to share with the comparison's own: they say what was asked of what."""
 
 

@@ -14,9 +14,11 @@ from weakref import WeakValueDictionary
 
 from qualab.errors import InfrastructureError, ScoringTimedOut, TooManyRequests
 from qualab.harness.process import Harness, LoadedTasks
+from qualab.model.bank import Banked
 from qualab.model.canonical import canonical_json
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
+from qualab.run.bank import with_bank
 from qualab.run.prepare import make_plan, task_options
 from qualab.settings import Settings
 
@@ -68,6 +70,7 @@ class Planner:
         pilot: Pilot | None = None,
         *,
         checkpoint_hash: str = "",
+        banked: Banked | None = None,
         caller: str = "",
     ) -> Planning:
         """Compute a plan, or return it where it is known.
@@ -77,11 +80,11 @@ class Planner:
         """
         plain = experiment.model_copy(update=NO_PLACES)
         options = replace(task_options(plain), most_tasks=self._max_tasks)
-        key = canonical_json([plain, options, given, pilot, checkpoint_hash])
+        key = canonical_json([plain, options, given, pilot, checkpoint_hash, banked])
 
         def plan() -> Planning:
             with self.loaded(options) as tasks:
-                frozen = make_plan(plain, tasks, checkpoint_hash=checkpoint_hash)
+                frozen = with_bank(make_plan(plain, tasks, checkpoint_hash=checkpoint_hash), plain, banked)
                 return plan_comparison(frozen, tasks.render(), given, pilot, missing=plain.expected_missing)
 
         try:

@@ -20,6 +20,7 @@ from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
+from qualab.run.bank import find_banked
 from qualab.run.preflight import check_urls
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
@@ -120,7 +121,9 @@ def compute_plan(context: Context, body: JsonObject, *, caller: str) -> PlanComp
     settings = {name: value for name, value in body.items() if name not in PlanRequest.model_fields}
     request = context.read_document(settings, needed=())
     pilot = pilot_of(context.store, comparison_of(context, beside.pilot).id) if beside.pilot else None
-    planning = context.planner.planned(request.experiment, given, pilot, caller=caller)
+    planning = context.planner.planned(
+        request.experiment, given, pilot, banked=find_banked(context.store, request.experiment.bank), caller=caller
+    )
     digest = plan_hash(planning.plan)
     everything = request.experiment.model_dump(mode="json", include=set(PLAN_FIELDS))
     settings = {name: value for name, value in everything.items() if value is not None}
@@ -146,7 +149,10 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
     assumed = frozen.assumptions if frozen else None
     shares = {name: getattr(assumed, name) for name in ("discordance", "design_effect", "noise")} if assumed else {}
     hashed = frozen.pins.checkpoint_hash if frozen else ""
-    planning = context.planner.planned(request.experiment, Given(**shares), checkpoint_hash=hashed, caller=by.caller)
+    banked = find_banked(context.store, request.experiment.bank)
+    planning = context.planner.planned(
+        request.experiment, Given(**shares), checkpoint_hash=hashed, banked=banked, caller=by.caller
+    )
     if frozen:
         check_frozen(frozen, replace(planning.plan, assumptions=assumed))
     if planning.unproven and not request.accept_underpowered:

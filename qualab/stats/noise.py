@@ -34,6 +34,27 @@ def odd_ones_out(
     return candidate_odd + sum((a == c != b) or (b == c != a) for a, b, c in rows), candidate_odd
 
 
+def excess_rate(n_differ: int, n: int, *, n_noise_differ: int, n_noise: int) -> float:
+    """Compute Fisher's exact one-sided p-value of "as rare as in the noise", of two independent counts.
+
+    Args:
+        n_differ: pairs of `n` that differ.
+        n_noise_differ: pairs of `n_noise`, of the noise alone, that differ.
+
+    Returns:
+        Chance of at least `n_differ`, given all that differ; 1 where none does or nothing is compared. Both counts may
+        share items: their positive correlation makes it conservative.
+
+    Source: Fisher (1935), by the hypergeometric distribution.
+
+    >>> round(excess_rate(2, 100, n_noise_differ=0, n_noise=1_000), 4)
+    0.0082
+    """
+    if not n_differ:
+        return 1.0
+    return float(scipy.stats.hypergeom.sf(n_differ - 1, n + n_noise, n_differ + n_noise_differ, n))
+
+
 def disagreement(outcomes: Sequence[Sequence[Hashable]]) -> float:
     """Compute the share of pairs of an item's runs that differ; one row an item, one outcome a run.
 

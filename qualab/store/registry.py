@@ -42,6 +42,7 @@ from qualab.model.registry import (
     page_of,
     signed_off,
 )
+from qualab.store.banks import check_not_banked
 from qualab.store.engine import Sessions
 from qualab.store.queue import changed, check_deletable
 from qualab.store.rows import (
@@ -123,7 +124,7 @@ class Registry(Sessions):
         """Delete a comparison with everything of it.
 
         Raises ComparisonNotFound; VersionConflict where it is not at `version` any more; ComparisonSignedOff;
-        ComparisonBusy for one that waits for a worker, or that a living runner has.
+        ComparisonBanked; ComparisonBusy for one that waits for a worker, or that a living runner has.
         """
         with self.writing() as connection:
             # nobody changes it until the transaction ends
@@ -133,6 +134,7 @@ class Registry(Sessions):
                 raise changed(comparison_id)
             if summary.is_signed_off:
                 raise signed_off(comparison_id)
+            check_not_banked(connection, comparison_id)
             check_deletable(connection, comparison_id, now=entry.at, stale_after_s=stale_after_s)
             connection.execute(delete(comparison).where(_C.id == comparison_id))
             add_entry(connection, entry)

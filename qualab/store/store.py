@@ -21,6 +21,7 @@ from qualab.model.reason import Reason
 from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
 from qualab.store import rows
+from qualab.store.banks import Banks
 from qualab.store.engine import key_of, take_turn
 from qualab.store.failures import translated
 from qualab.store.queue import Queue, drop_failures
@@ -45,18 +46,28 @@ _SCORED = ("token_ids", "is_tokenized_again", "scores", "pieces")
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
-class Store(Queue, Registry):
+class Store(Queue, Registry, Banks):
     """A database's comparisons. Each method is one transaction; threads may share it. Made by `open_store`."""
 
     # comparisons
 
-    def create(self, comparison: Comparison, items: Iterable[Item], *more: Comparison) -> None:
-        """Store the plan and every item, also for `more` of a group, or nothing.
+    def create(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer] = (),
+        *,
+        more: Iterable[Comparison] = (),
+    ) -> None:
+        """Store the plan, every item and a bank's answers, or nothing; with `more` comparisons of a group.
 
         Raises StoreError where an id or an item is there already.
         """
         with self.writing() as connection:
-            for own in (comparison, *more):
+            key = _insert_comparison(connection, comparison, items)
+            for chunk in rows.chunks(answers):
+                _insert_answers(connection, key, chunk)
+            for own in more:
                 _insert_comparison(connection, own, items)
 
     def put_whole(
@@ -195,6 +206,13 @@ class Store(Queue, Registry):
         """Delete answers that are failures of the endpoint and return how many."""
         with self.writing_to(comparison_id) as (connection, key):
             return drop_failures(connection, key, from_position)
+
+    def drop_answers(self, comparison_id: str, *, from_position: int) -> None:
+        """Delete every answer from a position on."""
+        with self.writing_to(comparison_id) as (connection, key):
+            connection.execute(
+                sa.delete(answer).where(answer.c.comparison_key == key, answer.c.position >= from_position)
+            )
 
     # the token audit
 

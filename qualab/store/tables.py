@@ -398,6 +398,16 @@ signoff = sa.Table(
 )
 """Who accepted which verdict: added in order, never changed."""
 
+bank = sa.Table(
+    "bank",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    sa.Column("comparison_key", sa.Integer, sa.ForeignKey("comparison.key"), nullable=False, index=True),
+    sa.Column("banked_at", UtcTime, nullable=False),
+    sa.Column("body", PlainText, nullable=False),
+)
+"""Banked baselines, each a comparison that cannot be deleted meanwhile. `body` is canonical JSON."""
+
 worker = sa.Table(
     "worker",
     metadata,

@@ -11,6 +11,7 @@ import pytest
 from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.registry import Scope
+from qualab.run.bank import add_bank
 from qualab.service.api.state import Polls
 from qualab.service.reading import Follower
 from tests.api.conftest import EXPERIMENT, Make, Service, at_work, check_problem, make_bench, make_service
@@ -289,3 +290,17 @@ async def test_polls_share_the_read_that_begins_after_them() -> None:
     with pytest.raises(StoreError):
         await polls.summary(one)
     assert (await polls.summary(one)).id == one
+
+
+def test_a_request_names_a_banked_baseline_which_is_kept(working: Service) -> None:
+    banked = working.finished(noise_floor_runs=1)
+    add_bank(working.store, "nightly", banked, who="me", now=working.bench.clock.now())
+    admin, before = working.token(Scope.ADMIN), len(working.bench.baseline.bodies)
+    wrong = working.client.post("/v1/comparisons", json=EXPERIMENT | {"bank": "nightly", "seed": 5})
+    assert "seed" in check_problem(wrong, 422, "invalid-value")["detail"]
+    done = working.finished(bank="nightly", bank_sample=3)
+    assert len(working.bench.baseline.bodies) - before == 3
+    analysis = working.client.get(f"/v1/comparisons/{done}/analysis").json()
+    assert any("come from bank nightly" in caveat["text"] for caveat in analysis["caveats"])
+    kept = working.client.delete(f"/v1/comparisons/{banked}", headers=admin)
+    check_problem(kept, 409, "comparison-banked")

@@ -21,6 +21,7 @@ from qualab.model.comparison import Analysis
 from qualab.model.engine import AuditSeen, audit_seen
 from qualab.model.items import Item, Prompt
 from qualab.model.names import ArmName, AuditPart, AuditRuling, ComparisonStatus, ScoringForm, Verdict
+from qualab.run.bank import add_bank
 from qualab.run.run import audit, auditable, lacks_baseline, start
 from qualab.run.sign import sign_off
 from tests.app.fakes import BASELINE, CANDIDATE, START
@@ -422,3 +423,16 @@ def test_what_cannot_be_audited_is_refused_and_stays_as_it_was(
         with pytest.raises(error, match=says):
             (both.audited if prepare is another_now else refused)()
         assert (both.comparison.status, both.store.analysis(both.comparison.id)) == before
+
+
+def test_answers_from_a_bank_are_audited_and_the_baseline_scores_them() -> None:
+    with audited_pair() as both:
+        first = both.compared(noise_floor_runs=1, **AUDITED)
+        add_bank(both.store, "nightly", first.comparison_id, who="me", now=START)
+        both.off.seen.clear()
+        analysis = both.compared(bank="nightly", bank_sample=10, **AUDITED)
+        assert audit_in(analysis).ruling is audit_in(first).ruling is AuditRuling.CLEAN
+        assert counts(audit_in(analysis)) == counts(audit_in(first))
+        assert len(bodies(both.off, max_tokens=64)) == 10
+        with pytest.raises(InvalidValue, match="are not byte for byte what it asked"):
+            both.compared(bank="nightly", audit=False)

@@ -95,7 +95,7 @@ OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, st
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
     (e.VersionConflict, 412, "If-Match"),
-    ((e.ComparisonBusy, e.ComparisonSignedOff, e.WrongState), 409, "comparison_id"),
+    ((e.ComparisonBusy, e.ComparisonSignedOff, e.ComparisonBanked, e.WrongState), 409, "comparison_id"),
     (e.Unauthenticated, 401, "Authorization"),
     (e.Forbidden, 403, "Authorization"),
     (e.TooManyRequests, 429, "rate"),
