@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -37,11 +38,21 @@ def print_group(store: Store, group_id: str, output_format: Format) -> None:
     print_as(output_format, group, print_text)
 
 
-def finish_group(services: Services, result: GroupResult, output_format: Format) -> NoReturn:
-    """Print the table of a run that has ended, and exit as the worst of its candidates."""
+def finish_group(
+    services: Services, result: GroupResult, output_format: Format, *, folder: Path | None = None
+) -> NoReturn:
+    """Print the table of a run that has ended, and exit as the worst of its candidates.
+
+    Writes lm-eval's files of each into a folder of its own, if any.
+    """
+    from qualab.run.stored import export
+
     for name, outcome in result.outcomes.items():
         if isinstance(outcome, QualabError):
             complain(f"qualab: candidate {name}: {outcome.message}\n  {outcome.hint}")
+        elif folder:
+            for path in export(services, outcome.comparison_id, folder / name):
+                complain(f"Wrote {path}")
     with output_may_fail():
         print_group(services.store, result.id, output_format)
         if output_format is Format.TEXT:

@@ -115,7 +115,8 @@ def run(
         from qualab.cli.group import finish_group
         from qualab.run.group import start_group
 
-        finish_group(services, run_to_end(start_group(services, settings, frozen=plan), progress), output_format)
+        result = run_to_end(start_group(services, settings, frozen=plan), progress)
+        finish_group(services, result, output_format, folder=settings.output_path)
     if settings.sequential:
         complain(ENGLISH.reason(Reason("arm-by-arm")))
     with while_served(managed, progress, arms):

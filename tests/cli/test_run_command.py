@@ -44,6 +44,31 @@ def test_a_run_ends_with_its_exit_code_and_the_same_seed_gives_the_same_analysis
     assert done.out.startswith(qualab("show", done.comparison_id).out.rstrip("\n"))
 
 
+def test_several_candidates_end_with_a_table_that_ranks_them_and_the_exit_code_of_the_worst(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    _, baseline, _, candidate, *model = arms
+    with ScriptedServer(Script(drafts=True)) as other:
+        named = f"a={candidate},b={other.url}"
+        given = ["--baseline", baseline, *model, "--tasks", "demo", "--limit", 4, "--output_path", tmp_path / "out"]
+        assert qualab("preflight", *given[:4], "--tasks", "demo", "--candidates", named).code == 0
+        done = qualab("run", *given, "--candidates", named)
+        assert done.code == 3, done.err
+    assert "2 candidates against one baseline: scripted" in done.out
+    group = qualab.json("show", done.comparison_id)
+    assert {own["verdict"] for own in group["candidates"]} == {"INCONCLUSIVE"}
+    assert {own["comparison_id"].removeprefix(f"{done.comparison_id}-") for own in group["candidates"]} == {"a", "b"}
+    assert "Verdict: INCONCLUSIVE" in qualab("show", f"{done.comparison_id}-b").out
+    assert (tmp_path / "out" / "b" / "candidate").is_dir()
+    again = qualab("resume", done.comparison_id)
+    assert (again.code, again.err.splitlines()[0]) == (
+        2,
+        f"qualab: Every comparison of group {done.comparison_id} is finished",
+    )
+    bad = qualab("run", *given, "--candidates", f"a={candidate},b={candidate}/")
+    assert (bad.code, bad.err.splitlines()[0]) == (2, "qualab: Candidate b has the URL of candidate a")
+
+
 def test_next_steps_can_be_typed_where_the_command_is_not_on_the_path(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
