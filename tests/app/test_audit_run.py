@@ -21,9 +21,11 @@ from qualab.model.comparison import Analysis
 from qualab.model.engine import AuditSeen, audit_seen
 from qualab.model.items import Item, Prompt
 from qualab.model.names import ArmName, AuditPart, AuditRuling, ComparisonStatus, ScoringForm, Verdict
+from qualab.model.plan import AuditPlan
 from qualab.run.bank import add_bank
 from qualab.run.run import audit, auditable, lacks_baseline, start
 from qualab.run.sign import sign_off
+from qualab.run.stored import compare_again
 from tests.app.fakes import BASELINE, CANDIDATE, START
 from tests.app.scripted_pair import MadeUpTasks, Pair
 from tests.app.test_turns import Turns
@@ -378,6 +380,19 @@ def test_a_finished_comparison_without_an_audit_gets_one_with_the_given_sizes() 
         assert [arm.n_answers for arm in counts(found)] == [30, 30, 12, 12]
         assert max(len(unpack_ids(row.token_ids)) for row in both.scored(SAMPLED)) == 16
         assert both.comparison.plan.audit is None
+
+
+def test_limits_of_the_audit_that_follow_the_data_are_named() -> None:
+    with audited_pair() as both:
+        both.compared(audit=True, audit_items=0)
+        plan = both.comparison.plan
+        for later, says in (
+            (AuditPlan(tau=3.0, sampled_items=0), "audit_tau 1.0 to 3.0"),
+            (None, "audit True to False"),
+            (AuditPlan(greedy_tokens=5), "nothing that decides"),
+        ):
+            again = compare_again(both.services, both.comparison.id, other=replace(plan, audit=later))
+            assert f"made after the data (changed: {says})" in english(again.analysis.reasons)[0]
 
 
 def signed(both: Audited) -> None:

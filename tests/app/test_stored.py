@@ -16,7 +16,7 @@ from qualab.model.canonical import canonical_json
 from qualab.model.comparison import Analysis
 from qualab.model.items import Item, Reply
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import AuditPlan, DecisionRule, FindingCode
+from qualab.model.plan import DecisionRule, FindingCode
 from qualab.model.ports import ComparisonFilter
 from qualab.report.source import under_its_plan
 from qualab.run.sign import signoff_obstacles
@@ -70,22 +70,6 @@ async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original(
     assert bench.store.analysis(before.comparison_id, plan_hash=again.plan_hash) == again
     obstacles = english(signoff_obstacles(again, comparison))
     assert obstacles[:2] == ("the verdict is INVALID", "the plan was made after the data")
-
-
-@pytest.mark.parametrize(
-    ("planned", "later", "says"),
-    [
-        (AuditPlan(), AuditPlan(tau=3.0, greedy_tokens=5), "audit_tau 1 to 3"),
-        (None, AuditPlan(), "audit False to True"),
-        (AuditPlan(), AuditPlan(greedy_tokens=5), "nothing that decides"),
-    ],
-)
-async def test_limits_of_the_audit_after_the_data_are_named(planned: Any, later: AuditPlan, says: str) -> None:
-    bench = Bench.of(50)
-    before = await bench.run(audit=planned is not None)
-    plan = replace(bench.store.get(before.comparison_id).plan, audit=later)
-    again = compare_again(bench.services, before.comparison_id, other=plan).analysis
-    assert f"made after the data (changed: {says})" in english(again.reasons)[0]
 
 
 async def test_a_loss_inside_the_margin_passes_and_under_a_strict_plan_does_not() -> None:
