@@ -289,8 +289,12 @@ class Settings(BaseSettings):
         return NoisePlan(runs=self.noise_floor_runs, concurrency=self.noise_floor_concurrency or self.concurrency)
 
     def audit_plan(self, suite: str) -> AuditPlan | None:
-        """Return the audit's plan; None where it is switched off, or not asked for in a suite without it."""
-        if not (suite in AUDITED_SUITES if self.audit is None else self.audit):
+        """Return the audit's plan; None where it is switched off, or not asked for in a suite without it.
+
+        A size or limit that is given asks for it too.
+        """
+        is_sized = any(name.startswith("audit_") for name in self.model_fields_set)
+        if not (suite in AUDITED_SUITES or is_sized if self.audit is None else self.audit):
             return None
         return AuditPlan(
             tau=self.audit_tau,

@@ -219,8 +219,7 @@ def rule(
         if _is_outside(top.interval, margin):
             return AuditRuling.FOREIGN, Reason("audit.calibration", limits)
         if not -margin < low <= high < margin:
-            room = margin - abs(top.difference)
-            needed = ceil(rare[1].n_tokens * ((high - low) / 2.0 / room) ** 2) if room > 0.0 else None
+            needed = ceil(rare[1].n_tokens * ((high - low) / 2.0 / margin) ** 2)  # at no true difference
             return AuditRuling.INCONCLUSIVE, Reason("audit.calibration-open", {**limits, "needed": needed})
     elif top:
         return AuditRuling.INCONCLUSIVE, Reason("audit.few-answers")

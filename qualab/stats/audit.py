@@ -19,8 +19,8 @@ from qualab.stats.interval import ConfidenceInterval, clopper_pearson
 
 _RARE = 1e-6
 """Tokens this improbable or more so are counted in sampled answers."""
-_FEWEST_RESAMPLED = 10
-"""Answers; resampling fewer says nothing about others."""
+_FEWEST_RESAMPLED = 20
+"""Answers; intervals from fewer are too narrow: of 10, one in twenty lies beside the truth and the margin too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class TopChoice:
     statistic: float | None
     """Standard normal where the sampler is lossless; None where every choice was certain."""
     interval: ConfidenceInterval | None
-    """By resampling whole answers; None for fewer than 10 of them."""
+    """By resampling whole answers; None for fewer than 20 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,7 @@ RULINGS = {
         "audit.control-calibration",
     ),
     "few sampled tokens": (
-        both(130, {}) + sampled((0.0, 0.0), n_answers=20),
+        both(130, {}) + sampled((0.0, 0.0), n_answers=24),
         SAMPLING,
         AuditRuling.INCONCLUSIVE,
         "audit.calibration-open",
