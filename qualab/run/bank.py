@@ -20,7 +20,7 @@ from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Analysis
 from qualab.model.engine import BankSeen, Finding, Preflight, bank_seen, engines_seen, pins_seen, tokens_seen
 from qualab.model.items import Answer, Item, generations
-from qualab.model.names import Api, ArmName, ComparisonStatus, RequestKind
+from qualab.model.names import ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import BankNoise, BankPlan, Plan, deciding_metrics
 from qualab.model.reason import Reason
 from qualab.model.registry import AuditEntry
@@ -143,7 +143,7 @@ def _differing(before: Plan, now: Plan) -> Iterator[str]:
     old, new = before.sampling, now.sampling
     values: dict[str, tuple[object, object]] = {
         "model": (old.model, new.model),
-        "chat template": (old.api is Api.CHAT, new.api is Api.CHAT),
+        "chat template": (old.api, new.api),
         "system instruction": (old.system_instruction, new.system_instruction),
         "generation settings": (old.gen_kwargs, new.gen_kwargs),
         "seed": (old.seed, new.seed),
