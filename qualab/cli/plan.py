@@ -123,7 +123,8 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
         body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
         write_file(output, HEAD.format(name=output) + body, hint="Choose another file with --output")
     places = ["--managed PAIR"] if planning.plan.sequential else []
-    places = places or [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in frozen.settings]
+    held = {*frozen.settings, *(["candidate"] if settings.candidates else [])}
+    places = places or [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in held]
     return f"{output} {outcome} plan {digest[:12]}.\nNext: {' '.join(['qualab run', str(output), *places])}"
 
 
@@ -156,6 +157,7 @@ def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
     values = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
     values |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
     values |= local_of(settings) | {"include_path": ",".join(str(path.resolve()) for path in settings.include_path)}
+    values["candidates"] = settings.candidates
     return {name: value for name, value in values.items() if value or (name in PLAN_FIELDS and value is not None)}
 
 

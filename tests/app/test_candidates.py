@@ -162,6 +162,22 @@ def test_a_candidate_that_dies_stops_alone_and_goes_on_by_itself(looks: int | No
         assert sum(asked(group.others["fine"]).values()) == n_fine
 
 
+def test_candidates_that_all_die_end_the_run_and_the_baseline_is_spared_the_rest() -> None:
+    with servers(n_items=400, a=Wrong(), b=Wrong()) as group:
+        for server in group.others.values():
+            alive = server.routes["POST", "/v1/completions"]
+
+            async def dying(request: Any, server: ScriptedServer = server, alive: Any = alive) -> Any:
+                step = alive if len(server.requests) < 40 else reply({"error": "gone"}, status=500)
+                return await step(request)
+
+            server.routes["POST", "/v1/completions"] = dying
+        result = group.run(rule=ALLOWED)
+        assert verdicts(result) == {"a": "run-stopped", "b": "run-stopped"}
+        assert {own.status for own in group.store.group(group.group_id)} == {ComparisonStatus.STOPPED}
+        assert sum(asked(group.off).values()) < 200
+
+
 def test_a_baseline_that_dies_stops_all_and_the_group_goes_on_together() -> None:
     with servers(n_items=60, a=Wrong(), b=Wrong()) as group:
         alive = group.off.routes["POST", "/v1/completions"]

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from qualab.bootstrap import store_at
 from qualab.cli.run import print_next
@@ -65,6 +66,10 @@ def test_several_candidates_end_with_a_table_that_ranks_them_and_the_exit_code_o
         2,
         f"qualab: Every comparison of group {done.comparison_id} is finished",
     )
+    file = tmp_path / "plan.yaml"
+    planned = qualab("plan", *given, "--candidates", named, "--output", file)
+    assert planned.out.endswith(f"Next: qualab run {file}\n"), planned.out + planned.err
+    assert yaml.safe_load(file.read_text())["experiment"]["candidates"] == {"a": candidate, "b": other.url}
     bad = qualab("run", *given, "--candidates", f"a={candidate},b={candidate}/")
     assert (bad.code, bad.err.splitlines()[0]) == (2, "qualab: Candidate b has the URL of candidate a")
 
