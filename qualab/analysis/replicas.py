@@ -22,9 +22,9 @@ def replica_caveats(plan: Plan, observations: Sequence[Observation], arms: Seque
             if use.finished_requests is not None:
                 counted[use.url][0] += use.n_answers
                 counted[use.url][1] += use.finished_requests
-            if use.lost:
-                values = {"arm": arm.arm, "url": use.url, "n": n_answers[use.url], "why": use.lost}
-                yield Reason("replica-lost", values)
+        lost = {use.url: use.lost for use in uses if use.lost}  # a resumed run may lose one again
+        for url, why in lost.items():
+            yield Reason("replica-lost", {"arm": arm.arm, "url": url, "n": n_answers[url], "why": why})
         # engines count late, and an interrupted run leaves behind what was in flight
         n_starts = sum(isinstance(seen, EngineSeen) and seen.arm is arm.arm for seen in observations)
         slack = plan.policy.concurrency * max(1, n_starts)

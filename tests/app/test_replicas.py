@@ -138,11 +138,13 @@ def test_all_dead_the_arm_fails_as_one_does() -> None:
 
 def test_a_killed_run_goes_on_without_one_that_died_meanwhile() -> None:
     with replicated(sizes={"sums": 60}) as both:
-        assert both.compared(killed_after=20) is None
-        both.more[ArmName.BASELINE][0].__exit__()
+        dead = both.more[ArmName.BASELINE][0]
+        dead.routes[COMPLETIONS] = dying(dead, after=3)
+        assert both.compared(killed_after=50) is None
         analysis = both.resumed()
         assert [summary.n_answers for summary in analysis.arms] == [60, 60]
-        assert [text for text in caveats(analysis) if "left out" in text]
+        (lost,) = [text for text in caveats(analysis) if "left out" in text]
+        assert dead.url in lost
         # of a new comparison it is an error
         with pytest.raises(Exception, match="cannot be reached"):
             both.preflight()
