@@ -130,6 +130,21 @@ def test_repeats_divide_run_noise_and_nothing_else() -> None:
     assert once.power < half.power < verdict_power(n_items=2400, discordance=0.05, margin=0.02, alpha=0.05)
 
 
+@pytest.mark.parametrize(("runs", "left"), [(1, 0.75), (3, 0.625)])
+def test_further_baseline_answers_divide_the_baselines_half_of_the_noise(runs: int, left: float) -> None:
+    given = Given(discordance={"": 0.05}, noise={"": 0.05})
+    once, floor = planned({"a": 600}, given), planned({"a": 600}, given, noise_floor_runs=runs)
+    other_load = planned({"a": 600}, given, noise_floor_runs=runs, noise_floor_concurrency=99)
+    assert other_load.metrics[0].variance == once.metrics[0].variance == 0.05
+    assert floor.metrics[0].variance == pytest.approx(0.05 * left)
+    assert floor.metrics[0].items_needed < 1.1 * left * once.metrics[0].items_needed  # type: ignore[operator]
+    (note,) = [note for note in english(floor.caveats) if "baseline answers an item" in note]
+    assert f"{100 * (1 - left):.1f} %" in note
+    unknown = planned({"a": 600}, noise_floor_runs=runs)
+    assert unknown.metrics[0].variance == 0.05
+    assert any("is not known for a" in note for note in english(unknown.caveats))
+
+
 def test_clusters_count_as_items_over_the_design_effect_and_an_unknown_one_is_said() -> None:
     unknown = planned({"a": 900}, per_cluster=2)
     (one,) = unknown.metrics
