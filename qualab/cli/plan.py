@@ -93,7 +93,14 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     plan = make_plan(settings, tasks, checkpoint_hash=digest)
     if settings.bank:
         plan = with_bank(plan, settings, find_banked(bootstrap.store_at(settings.db), settings.bank))
-    return plan_comparison(plan, tasks.render(), beliefs, measured, missing=settings.expected_missing)
+    return plan_comparison(
+        plan,
+        tasks.render(),
+        beliefs,
+        measured,
+        missing=settings.expected_missing,
+        n_candidates=len(settings.candidates) or 1,
+    )
 
 
 def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:

@@ -378,15 +378,21 @@ class Planning:
 
 
 def plan_comparison(
-    plan: Plan, items: Iterable[Item], given: Given, pilot: Pilot | None = None, *, missing: float = 0.0
+    plan: Plan,
+    items: Iterable[Item],
+    given: Given,
+    pilot: Pilot | None = None,
+    *,
+    missing: float = 0.0,
+    n_candidates: int = 1,
 ) -> Planning:
     """Compute what a plan's items can prove, and add what was assumed to the plan.
 
-    `missing` is the share of each arm's answers that is expected to be missing.
+    `missing` is the share of each arm's answers that is expected to be missing; `n_candidates` share a baseline.
     """
     given.check(plan)
     rendered = list(items)
-    n_requests, asked = _asked(rendered, plan)
+    n_requests, asked = _asked(rendered, plan, n_candidates)
     audit = audit_outlook(rendered, plan, pilot.lengths if pilot else {})
     n_metrics, target = len(plan.primaries), plan.rule.power
     power_each = power_for_joint(n_metrics=n_metrics, power=target) if n_metrics else target
@@ -440,7 +446,7 @@ def _discounts(figures: Iterable[Figures]) -> Iterator[Reason]:
         yield of(metric.name, Reason("discount", {"share": 1.0 - metric.variance / once if once else 0.0}))
 
 
-def _asked(items: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
+def _asked(items: Iterable[Item], plan: Plan, n_candidates: int) -> tuple[int, dict[str, ItemCounts]]:
     # requests of the whole run; and each primary metric's items, a group's over all its members
     n_items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = defaultdict(set)
@@ -455,7 +461,7 @@ def _asked(items: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts
     n_baseline = (n_prompts + n_generations * noise_runs) * repeats
     if plan.bank:
         n_baseline = min(plan.bank.sample, n_generations)
-    return n_prompts * repeats + n_baseline, {
+    return n_prompts * repeats * n_candidates + n_baseline, {
         metric: ItemCounts(
             n_items=sum(n_items[task] for task in own),
             n_clusters=sum(len(clusters[task]) for task in own),

@@ -85,7 +85,8 @@ class Planner:
         def plan() -> Planning:
             with self.loaded(options) as tasks:
                 frozen = with_bank(make_plan(plain, tasks, checkpoint_hash=checkpoint_hash), plain, banked)
-                return plan_comparison(frozen, tasks.render(), given, pilot, missing=plain.expected_missing)
+                n_candidates, missing = len(plain.candidates) or 1, plain.expected_missing
+                return plan_comparison(frozen, tasks.render(), given, pilot, missing=missing, n_candidates=n_candidates)
 
         try:
             return self._begun(key, caller, plan).result(self._timeout_s)
