@@ -291,9 +291,10 @@ class Settings(BaseSettings):
     def audit_plan(self, suite: str) -> AuditPlan | None:
         """Return the audit's plan; None where it is switched off, or not asked for in a suite without it.
 
-        A size or limit that is given asks for it too.
+        A size or limit that is no default asks for it too.
         """
-        is_sized = any(name.startswith("audit_") for name in self.model_fields_set)
+        sizes = {name: own.default for name, own in type(self).model_fields.items() if name.startswith("audit_")}
+        is_sized = any(getattr(self, name) != default for name, default in sizes.items())
         if not (suite in AUDITED_SUITES or is_sized if self.audit is None else self.audit):
             return None
         return AuditPlan(

@@ -44,7 +44,7 @@ ONE = "/v1/comparisons/{comparison_id}"
 SHOWN = ("verdict", "metrics", "preflight", "acceptance", "plan", "items", "items/{position}", "analyses")
 SHOWN += ("analyses/{plan_hash}", "report", "events", "signoffs")
 ROUTES = {
-    Scope.READ: ["GET /metrics", "POST /v1/plans", "GET /v1/comparisons", f"GET {ONE}"],
+    Scope.READ: ["GET /metrics", "POST /v1/plans", "GET /v1/comparisons", f"GET {ONE}", "GET /v1/groups/{group_id}"],
     Scope.RUN: ["POST /v1/comparisons", f"DELETE {ONE}"],
     Scope.ADMIN: ["GET /v1/audit", f"POST {ONE}/signoffs", f"POST {ONE}/verification"],
 }
@@ -68,7 +68,7 @@ def test_every_route_has_a_scope_which_holds_the_ones_before_it_and_no_more(guar
     assert there - OPEN == {route for routes in ROUTES.values() for route in routes}
     order = list(Scope)
     for needed, route in [(needed, route) for needed, routes in ROUTES.items() for route in routes]:
-        method, path = route.format(comparison_id="x", position=0, plan_hash="y").split()
+        method, path = route.format(comparison_id="x", group_id="z", position=0, plan_hash="y").split()
         service.app.state.qualab.failures._left.clear()
         for scope in Scope:
             answer = service.client.request(method, path, headers=headers[scope])

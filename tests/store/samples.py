@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from sqlalchemy import update
 
 from qualab.model.audit import ScoredAnswer, TokenPieces, pack_ids
+from qualab.model.bank import Bank
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import (
     Analysis,
@@ -29,6 +30,7 @@ from qualab.model.comparison import (
     SignOff,
     SuiteEvidence,
 )
+from qualab.model.engine import Engine, EngineKind
 from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
 from qualab.model.names import (
     AnswerStatus,
@@ -43,7 +45,7 @@ from qualab.model.names import (
     RequestKind,
     Verdict,
 )
-from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+from qualab.model.plan import BankNoise, DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
 from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.store import Store, tables
@@ -165,6 +167,21 @@ def scored(position: int, arm: ArmName = BASELINE, part: AuditPart = AuditPart.G
         "pieces": TokenPieces(texts=("The", " cat\0"), choices={1: " dog"}),
     }
     return filled(ScoredAnswer, **{"position": position, "arm": arm, "part": part} | values | changes)
+
+
+def bank(name: str = "nightly", comparison_id: str = "c-1") -> Bank:
+    return Bank(
+        name=name,
+        comparison_id=comparison_id,
+        plan_hash="p",
+        model="m",
+        n_runs=2,
+        banked_at=comparison().created_at,
+        engine=Engine(kind=EngineKind.VLLM, config={"a": "b"}),
+        tokens="",
+        pins=(),
+        noise=BankNoise(n_texts=9, n_texts_differ=1, n_scores=9, n_scores_differ=0),
+    )
 
 
 def look(number: int = 1, **changes: Any) -> Look:

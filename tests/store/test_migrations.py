@@ -50,6 +50,7 @@ def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
     with opened(url) as store:
         fill(store)
         with store.writing() as connection:
+            connection.execute(text("DELETE FROM bank"))  # it keeps its comparison
             connection.execute(text("DELETE FROM comparison"))
         with store.engine.connect() as connection:
             left = {name for name in metadata.tables if connection.scalar(text(f"SELECT count(*) FROM {name}"))}
@@ -71,6 +72,7 @@ def fill(store: Store) -> None:
     ask_for(store, "c-2")
     store.add_token(make.token(), entry=entry)
     store.see_worker("r", now=NOW)
+    store.add_bank(make.bank(), entry=entry)
     with store.engine.connect() as connection:
         empty = [name for name in metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {name}"))]
     assert empty == []
