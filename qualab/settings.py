@@ -504,7 +504,7 @@ GROUPS = {
     },
 }
 IMPLIED: Mapping[str, Mapping[str, object]] = {"noise_floor": {"noise_floor_runs": 1}, "audit": {"audit": True}}
-"""What such a mapping sets even where it is empty."""
+"""Settings that such a mapping implies even where it is empty."""
 """Mappings that a file may hold in place of their settings: key -> setting."""
 
 

@@ -1,4 +1,4 @@
-"""What is to be said of an arm of several servers: replicas that died, and a balancer that hides some."""
+"""Caveats of an arm of several servers: replicas that died, and a balancer that hides some."""
 
 from __future__ import annotations
 

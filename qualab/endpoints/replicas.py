@@ -36,9 +36,9 @@ class Replica:
     is_told: bool = False
     """True where its loss has been told of."""
     counters: Counters | None = None
-    """As last read."""
+    """Counters as last read."""
     first: Counters | None = None
-    """As they were when it was last told of; None where it has restarted since."""
+    """Counters when it was last told of; None where it has restarted since."""
     n_restarts: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

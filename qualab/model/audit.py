@@ -53,9 +53,9 @@ class ScoredAnswer:
     status: AnswerStatus
     finish_reason: str
     text: str | None
-    """Of sampled and structured answers; that of greedy ones is in the comparison's own answer."""
+    """Text of a sampled or structured answer; that of a greedy one is in the comparison's own answer."""
     token_ids: bytes
-    """As `pack_ids`; empty where they are not known."""
+    """Made by `pack_ids`; empty where they are not known."""
     is_tokenized_again: bool = False
     """True where the ids are those of the text, not as the engine generated them: then the end is not among them."""
     scores: bytes | None = None
@@ -75,7 +75,7 @@ class TokenPieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """What an engine can do to score a given text."""
+    """An engine's way to score a given text."""
 
     form: ScoringForm
     vocabulary: int | None
@@ -141,7 +141,7 @@ class SampledCount:
     interval: IntervalOf | None
     largest_gap: float
     histogram: tuple[int, ...]
-    """As a `ForeignCount`'s."""
+    """Tokens by gap, like a `ForeignCount`'s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class WorstToken:
     task: str
     doc_id: int
     index: int
-    """Of the token in its answer, from 0."""
+    """Place of the token in its answer, from 0."""
     gap: float
     """Nats below the model's choice."""
     rank: int
@@ -207,7 +207,7 @@ class StructuredCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What the token audit came to."""
+    """Result of the token audit."""
 
     ruling: AuditRuling
     reason: Reason

@@ -302,7 +302,7 @@ class AuditSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaUse:
-    """What one server of an arm did in a stretch of a run."""
+    """Work of one server of an arm in a stretch of a run."""
 
     url: str
     n_answers: int
@@ -326,7 +326,7 @@ class ReplicasSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BankSeen:
-    """What a re-asked sample says of banked answers: one-sided p-values against the bank's own noise."""
+    """Check of banked answers by a re-asked sample: one-sided p-values against the bank's own noise."""
 
     kind: ClassVar[ObservationKind] = ObservationKind.BANK
     seen_at: datetime

@@ -90,7 +90,7 @@ class Reply:
     model: str = ""
     reasoning: str = ""
     token_ids: Annotated[bytes | None, Field(exclude=True)] = None
-    """As generated, little-endian int32; None where the server does not tell. JSON holds no such bytes."""
+    """Ids as generated, little-endian int32; None where the server does not tell. JSON holds no such bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class OutcomeFilter:
     min_length: int | None = None
     max_length: int | None = None
     foreign: bool | None = None
-    """Whether its audited answers have a foreign token; the store does not know, and looks at `positions` alone."""
+    """True for items with a foreign token in an audited answer; the store looks at `positions` alone."""
     positions: tuple[int, ...] | None = None
 
 

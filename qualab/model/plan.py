@@ -364,7 +364,7 @@ class BankPlan:
     name: str
     comparison_id: str
     plan_hash: str
-    """Of the comparison that was banked."""
+    """Plan hash of the comparison that was banked."""
     noise: BankNoise
     sample: int
     """Items that the baseline is asked again, to see whether it still answers so."""

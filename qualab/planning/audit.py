@@ -24,7 +24,7 @@ Lengths = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOutlook:
-    """What a plan's audit can do. Counts are of both arms together, and estimates."""
+    """Reach and cost of a plan's audit. Counts are of both arms together, and estimates."""
 
     n_answers: int
     """Greedy answers that fit into the budget of tokens."""

@@ -15,7 +15,7 @@ from qualab.report.source import Cells, Source, table
 from qualab.report.words import FORMS, Words
 
 MOST_SHOWN = 12
-"""Of the worst tokens, on paper."""
+"""Worst tokens on paper."""
 CONTEXT = 48
 """Characters that are shown before and after one of them."""
 

@@ -33,7 +33,7 @@ class RankedCandidate:
     verdict: Verdict | None
     stop_reason: Reason | None
     difference: float | None = None
-    """Of the primary metrics' differences the worst, signed so that a loss is below 0."""
+    """Worst difference of a primary metric, signed so that a loss is below 0."""
     acceptance_length: float | None = None
     """Tokens a round yields, over all tasks' rounds."""
     zero_share: float | None = None

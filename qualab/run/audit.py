@@ -105,7 +105,7 @@ class ToScore(NamedTuple):
     text: str | None
     """To be tokenized where the ids are not known; None where that cannot give them."""
     prompt_tokens: int | None
-    """As the engine counted them."""
+    """Count by the engine."""
     limit: int | None
     """Tokens that are scored, the first ones; None scores all."""
 

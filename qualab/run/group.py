@@ -43,7 +43,7 @@ from qualab.settings import Settings, check_given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """What came of each candidate: its analysis, or what stopped it."""
+    """Outcome of each candidate: its analysis, or what stopped it."""
 
     id: str
     outcomes: Mapping[str, Analysis | RunStopped]

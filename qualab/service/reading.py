@@ -163,7 +163,7 @@ class AnswerDetail:
     """Hexadecimal: the first 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
     token_ids: tuple[int, ...] | None
-    """As generated; None where the server does not tell."""
+    """Ids as generated; None where the server does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class AuditedToken:
     """A token as the baseline scores it, in nats."""
 
     text: str
-    """Of a token that holds a part of a character alone, what the engine makes of it."""
+    """Text as the engine gives it, also for a token that holds a part of a character alone."""
     logprob: float
     gap: float
     """How far it lies below the model's choice."""

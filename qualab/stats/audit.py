@@ -73,7 +73,7 @@ class ForeignTokens:
     upper_share: float
     """One-sided upper limit of the share of foreign tokens."""
     upper_answers_share: float
-    """The same of the share of answers with any."""
+    """One-sided upper limit of the share of answers with any."""
 
 
 def foreign_tokens(tokens: ScoredTokens, *, tau: float = 1.0, alpha: float = 0.05) -> ForeignTokens:
