@@ -23,7 +23,7 @@ from qualab.model.audit import (
     WorstToken,
 )
 from qualab.model.comparison import Comparison
-from qualab.model.engine import audit_seen
+from qualab.model.engine import AuditSeen, audit_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, AuditPart, AuditRuling, IntervalOf, Verdict
 from qualab.model.plan import AuditPlan
@@ -77,7 +77,7 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
     planned, seen = comparison.plan.audit, audit_seen(store.observations(comparison.id))
     if seen is None and planned is None:
         return None
-    plan = planned or (seen.plan if seen else AuditPlan())
+    plan, vocabulary = _limits(comparison, seen)
     empty = Audit(
         ruling=AuditRuling.INCONCLUSIVE,
         reason=Reason("audit.nothing-scored"),
@@ -98,8 +98,7 @@ def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], strea
         return empty
     if seen.scoring is None and seen.lack is None:
         return replace(empty, ruling=AuditRuling.UNOBSERVED, reason=Reason("audit.unobserved"))
-    alpha, vocabulary = comparison.plan.rule.alpha, seen.vocabulary or LARGEST_VOCABULARY
-    parts = _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
+    alpha, parts = comparison.plan.rule.alpha, _parts(answers, plan, vocabulary)
     n_not_audited = sum(answer.scores == b"" for answer in answers if answer.part is not _STRUCTURED)
     n_again = sum(answer.is_tokenized_again for answer in answers)
     result = replace(empty, n_not_audited=n_not_audited, n_tokenized_again=n_again)
@@ -141,11 +140,14 @@ def scored_parts(
     store: Stored, comparison: Comparison, *, positions: Collection[int] | None = None, with_pieces: bool = False
 ) -> dict[tuple[AuditPart, ArmName], ArmTokens]:
     """Read scored tokens, and which are foreign, as the audit counts them; of all items, or of some."""
-    seen = audit_seen(store.observations(comparison.id))
+    answers = list(store.scored(comparison.id, positions=positions, with_pieces=with_pieces))
+    return _parts(answers, *_limits(comparison, audit_seen(store.observations(comparison.id))))
+
+
+def _limits(comparison: Comparison, seen: AuditSeen | None) -> tuple[AuditPlan, int]:
+    """Return the plan by which tokens are foreign, and the size of the vocabulary."""
     plan = comparison.plan.audit or (seen.plan if seen else AuditPlan())
-    vocabulary = (seen and seen.vocabulary) or LARGEST_VOCABULARY
-    answers = store.scored(comparison.id, positions=positions, with_pieces=with_pieces)
-    return _parts([answer for answer in answers if answer.part is not _STRUCTURED], plan, vocabulary)
+    return plan, (seen and seen.vocabulary) or LARGEST_VOCABULARY
 
 
 def with_audit(
@@ -202,8 +204,9 @@ def rule(
         if rare[0].pvalue <= alpha / 2.0:
             counted = {"n": rare[0].n_rare, "total": rare[0].n_tokens, "pvalue": rare[0].pvalue}
             return AuditRuling.INVALID, Reason("audit.control-sampled", counted)
-        if top and top.baseline.interval and _is_outside(top.baseline.interval, margin):
-            limits = {"low": top.baseline.interval.low, "high": top.baseline.interval.high}
+        own = top.baseline.interval if top else None
+        if top and own and _is_outside(own, margin):
+            limits = {"low": own.low, "high": own.high}
             values = {"difference": top.baseline.excess, **limits, "margin": margin}
             return AuditRuling.INVALID, Reason("audit.control-calibration", values)
         if rare[1].pvalue <= alpha / 2.0:
@@ -234,8 +237,8 @@ def rule(
     return AuditRuling.CLEAN, Reason("audit.clean", {"share": after.upper_share, "total": after.n_tokens})
 
 
-def _is_outside(interval: ConfidenceInterval | None, margin: float) -> bool:
-    return interval is not None and (interval.low > margin or interval.high < -margin)
+def _is_outside(interval: ConfidenceInterval, margin: float) -> bool:
+    return interval.low > margin or interval.high < -margin
 
 
 def _parts(
@@ -364,11 +367,13 @@ def _partings(baseline: ArmTokens, candidate: ArmTokens, *, items: Sequence[Item
     for after in candidate.answers:
         if before := first.get(after.position):
             counts = tasks.setdefault(items[after.position].task, dict.fromkeys(("same", "near", "foreign"), 0))
-            gaps = [_gap_at(own, _parted_at(before, after)) for own in (before, after)]
             if before.token_ids == after.token_ids:
                 counts["same"] += 1
-            elif known := [gap for gap in gaps if gap is not None]:
-                counts["foreign" if max(known) > tau else "near"] += 1
+                continue
+            index = _parted_at(before, after)
+            gaps = [gap for own in (before, after) if (gap := _gap_at(own, index)) is not None]
+            if gaps:
+                counts["foreign" if max(gaps) > tau else "near"] += 1
     for task, counts in sorted(tasks.items()):
         values = {"n_same": counts["same"], "n_near_ties": counts["near"], "n_foreign": counts["foreign"]}
         yield Parting(task=task, n_pairs=sum(counts.values()), **values)

@@ -200,6 +200,12 @@ def test_each_fault_has_its_ruling_and_no_fault_is_clean(case: str) -> None:
     assert (audit.tokens_needed is not None) <= (ruling is AuditRuling.INCONCLUSIVE)
 
 
+def test_the_tokens_still_needed_are_those_that_two_thousand_nine_hundred_and_ninety_five_lack() -> None:
+    audit = ruled(both(60, {}))
+    assert (audit.tokens_needed, audit.reason.values["needed"]) == (2_995 - 60 * 25, 2_995 - 60 * 25)
+    assert ruled(both(60, {3: [FOREIGN]})).tokens_needed is None  # with a foreign one among them no number is known
+
+
 def test_an_engine_that_cannot_score_leaves_tokens_unobserved() -> None:
     assert ruled([], scoring=None).ruling is AuditRuling.UNOBSERVED
 
