@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import os
 import re
@@ -26,11 +27,21 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Settin
 
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.items import check_gen_kwargs
-from qualab.model.names import ArmName, Objective
-from qualab.model.plan import AuditPlan, DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
+from qualab.model.names import ArmName, CacheState, Objective, Work
+from qualab.model.plan import (
+    AuditPlan,
+    DecisionRule,
+    DrafterCosts,
+    NoisePlan,
+    RequestPolicy,
+    SpeedPlan,
+    by_arm,
+    digest_of,
+)
 from qualab.model.registry import address_of, urls_of
 
 ENV_PREFIX = "QUALAB_"
+STANDARD_WORKS = tuple(work for work in Work if work is not Work.OWN)
 AUDITED_SUITES = frozenset({"release", "stress"})
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
 LONGEST_S = 86_400
@@ -60,7 +71,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _as_tuple(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    return (value,) if isinstance(value, Path) else value
+    return (value,) if isinstance(value, Path | int | float) else value
 
 
 def _joined(value: Any) -> Any:
@@ -165,6 +176,11 @@ ScoreBounds = Annotated[
     dict[str, Annotated[tuple[float, float], AfterValidator(_bounds_pair)]], NoDecode, _text(_bounds)
 ]
 GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
+Works = Annotated[tuple[Work, ...], NoDecode, BeforeValidator(_as_tuple)]
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=10_000_000)], ...], NoDecode, BeforeValidator(_as_tuple), Field(min_length=1)
+]
+Rates = Annotated[tuple[Annotated[float, Field(gt=0)], ...], NoDecode, BeforeValidator(_as_tuple)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
@@ -215,6 +231,22 @@ class Settings(BaseSettings):
     audit_tokens: int = Field(100_000, ge=1, description="Greedy tokens of both arms that the audit scores at most.")
     audit_items: int = Field(200, ge=0, description="Items that the audit asks again at temperature 1; 0 asks none.")
     audit_max_tokens: int = Field(256, ge=1, le=100_000)
+    speed: bool = Field(False, description="Time both arms afterwards (`qualab speed`), which nothing else may use.")
+    speed_works: Works = Field(STANDARD_WORKS, description="Kinds of work, as copy,prose,code,json,korean.")
+    speed_prompts: Path | None = Field(None, description="File with prompts of your own, one a line or JSONL.")
+    speed_prompt_tokens: Counts = Field((256,), description="Lengths of prompts, as 256,2048.")
+    speed_concurrency: Counts = Field((1, 8), description="Requests under way at once, as 1,8,32; 0 leaves these out.")
+    speed_rates: Rates = Field((), description="Poisson arrivals a second, as 0.5,2.")
+    speed_output_tokens: int = Field(128, ge=2, le=100_000, description="Longest answer.")
+    speed_requests: int = Field(8, ge=1, description="Requests of a repeat; no fewer than twice the concurrency.")
+    speed_warmup: int = Field(3, ge=3, le=50)
+    speed_repeats: int = Field(5, ge=2, le=100, description="Fewest repeats.")
+    speed_max_repeats: int = Field(15, ge=2, le=100, description="Most repeats, where a ratio's interval stays wide.")
+    speed_precision: float = Field(0.05, gt=0, lt=1, description="Half-width of a ratio's interval that is enough.")
+    speed_cache: CacheState = Field(CacheState.COLD, description="Prompts that the prefix cache knows, or not.")
+    speed_budget: float = Field(1800.0, gt=0, le=LONGEST_S, description="Longest time of it all, seconds.")
+    speed_target_ttft: float | None = Field(None, gt=0, description="Goodput: longest time to the first token, s.")
+    speed_target_gap: float | None = Field(None, gt=0, description="Goodput: longest mean time between tokens, s.")
     margin: Margin = Field(0.02, description="Largest difference that counts as equal, a fraction: 0.02 is 2 pp.")
     margins: Margins = Field({}, description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")
     score_bounds: ScoreBounds = Field({}, description="Bounds of scores where not 0 and 1, as reward=-1:1.")
@@ -304,6 +336,32 @@ class Settings(BaseSettings):
             greedy_tokens=self.audit_tokens,
             sampled_items=self.audit_items,
             sampled_max_tokens=self.audit_max_tokens,
+        )
+
+    @property
+    def speed_plan(self) -> SpeedPlan:
+        """Return what `qualab speed` measures. Raises UsageError for a prompts file that cannot be read."""
+        try:
+            digest = hashlib.sha256(self.speed_prompts.read_bytes()).hexdigest() if self.speed_prompts else ""
+        except OSError as exc:
+            hint = "Give --speed-prompts a text file with a prompt a line, or JSONL"
+            raise UsageError(f"Cannot read {self.speed_prompts}: {exc.strerror}", hint=hint) from exc
+        return SpeedPlan(
+            works=(*self.speed_works, *([Work.OWN] if digest and Work.OWN not in self.speed_works else [])),
+            prompt_tokens=self.speed_prompt_tokens,
+            concurrency=tuple(number for number in self.speed_concurrency if number),
+            rates=self.speed_rates,
+            output_tokens=self.speed_output_tokens,
+            requests=self.speed_requests,
+            warmup=self.speed_warmup,
+            repeats=self.speed_repeats,
+            max_repeats=max(self.speed_repeats, self.speed_max_repeats),
+            precision=self.speed_precision,
+            cache=self.speed_cache,
+            budget_s=self.speed_budget,
+            target_ttft_s=self.speed_target_ttft,
+            target_gap_s=self.speed_target_gap,
+            prompts_hash=digest,
         )
 
     @model_validator(mode="after")
@@ -415,13 +473,19 @@ PLAN_FORMAT = "qualab_plan"
 PLACE_FIELDS = (
     *("baseline", "candidate", "candidates", "data_dir", "include_path", "tokenizer", "label", "output_path", "db"),
     *("checkpoint", "pods", "containers"),
-    *("api_key_file", "baseline_api_key_file", "candidate_api_key_file", "scoring_timeout"),
+    *("api_key_file", "baseline_api_key_file", "candidate_api_key_file", "scoring_timeout", "speed_prompts"),
 )
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
 FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
-OPTIONS = tuple(name for name, field in Settings.model_fields.items() if field.description)
+OPTIONS = tuple(
+    name for name, field in Settings.model_fields.items() if field.description and not name.startswith("speed_")
+)
 """Settings that a command line can set."""
+SPEED_OPTIONS = tuple(
+    name for name, field in Settings.model_fields.items() if field.description and name.startswith("speed_")
+)
+"""Those of `qualab speed` alone."""
 RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
 """Settings by which stored scores can be judged again."""
 PLAN_FIELDS = tuple(name for name in FIELDS if name not in PLACE_FIELDS)
@@ -450,7 +514,7 @@ def load(
         name, message = _name(first), _message(first)
         option = name.partition(".")[0]
         hint = f"Given: {'(not shown)' if 'key' in name else repr(first.get('input'))}"
-        if (is_range := message.startswith("must be")) and option in OPTIONS:
+        if (is_range := message.startswith("must be")) and option in (*OPTIONS, *SPEED_OPTIONS):
             hint = f"--{option.replace('_', '-')}: {Settings.model_fields[option].description}"
         # fields do not repeat what was given, which own messages quote
         own = {
@@ -495,6 +559,10 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
+SPEED_NAMES = (
+    *("works", "prompts", "prompt_tokens", "concurrency", "rates", "output_tokens", "requests", "warmup", "repeats"),
+    *("max_repeats", "precision", "cache", "budget", "target_ttft", "target_gap"),
+)
 GROUPS = {
     "pins": {name: name for name in ("image", "revision", "checkpoint")},
     "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
@@ -502,8 +570,13 @@ GROUPS = {
         **{name: f"audit_{name}" for name in ("tau", "max_foreign_share", "calibration_margin", "max_tokens")},
         **{"tokens": "audit_tokens", "items": "audit_items"},
     },
+    "speed": {name: f"speed_{name}" for name in SPEED_NAMES},
 }
-IMPLIED: Mapping[str, Mapping[str, object]] = {"noise_floor": {"noise_floor_runs": 1}, "audit": {"audit": True}}
+IMPLIED: Mapping[str, Mapping[str, object]] = {
+    "noise_floor": {"noise_floor_runs": 1},
+    "audit": {"audit": True},
+    "speed": {"speed": True},
+}
 """Settings that such a mapping implies even where it is empty."""
 """Mappings that a file may hold in place of their settings: key -> setting."""
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import ClassVar
 
-from qualab.model.names import ArmName, ScoringForm
-from qualab.model.plan import AuditPlan, PinFound
+from qualab.model.names import AnswerStatus, ArmName, Outcome, ScoringForm, Work
+from qualab.model.plan import AuditPlan, PinFound, SpeedPlan
 from qualab.model.reason import Reason
 
 
@@ -223,6 +223,8 @@ class ObservationKind(StrEnum):
     AUDIT = "audit"
     REPLICAS = "replicas"
     BANK = "bank"
+    SPEED = "speed"
+    LIMITS = "limits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +346,89 @@ class BankSeen:
     """Why the answers may not stand in; None where they may."""
 
 
-Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen | ReplicasSeen | BankSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Work of one kind and length under one load: a closed loop, or arrivals at a rate."""
+
+    work: Work
+    prompt_tokens: int
+    concurrency: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTimes:
+    """Times of one streamed request."""
+
+    status: AnswerStatus
+    first_token_s: float | None
+    """None where no token came."""
+    latency_s: float
+    n_tokens: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    """Tokens of the prompt that came from the prefix cache; None where the engine does not tell."""
+    is_counted: bool = True
+    """False where the server told no count, so that every chunk is taken for a token."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """One repeat of a cell in one arm."""
+
+    kind: ClassVar[ObservationKind] = ObservationKind.SPEED
+    arm: ArmName
+    seen_at: datetime
+    plan: SpeedPlan
+    cell: Cell
+    repeat: int
+    """From 0, apart for warm-up and measured repeats; both arms of a repeat get the same prompts."""
+    is_warmup: bool
+    wall_s: float
+    streams: tuple[StreamTimes, ...]
+    gaps: tuple[tuple[int, int], ...]
+    """Times between tokens: buckets of `stats.speed.bucket_of`, and how many tokens each holds."""
+    drafting: Drafting | None
+    """By the engine's counters; None where it does not tell."""
+    n_foreign: int | None
+    """Requests of others that the engine served meanwhile; None where it does not tell."""
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(stream.n_tokens for stream in self.streams)
+
+    @property
+    def is_usable(self) -> bool:
+        """False where nothing came, or others loaded the engine meanwhile."""
+        return self.n_tokens > 0 and not self.n_foreign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What an arm made of one long prompt."""
+
+    kind: ClassVar[ObservationKind] = ObservationKind.LIMITS
+    arm: ArmName
+    seen_at: datetime
+    language: str
+    prompt_tokens: int
+    """By the server's tokenizer."""
+    told_tokens: int | None
+    """As the server counts in its answer or refusal; None where it does not tell."""
+    outcome: Outcome
+    n_right: int
+    n_needles: int
+    latency_s: float
+    drafting: Drafting | None
+    error: str = ""
+    died: bool = False
+    """True where the server did not answer afterwards."""
+    recovered_s: float | None = None
+    """Seconds until it answered again; None where it did not die, or never came back."""
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen | AuditSeen | ReplicasSeen | BankSeen | Burst | Probe
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:

@@ -181,6 +181,45 @@ class AuditRuling(StrEnum):
     """The control fails: the baseline's own answers hold foreign tokens."""
 
 
+class Work(StrEnum):
+    """Kinds of work whose speed is measured."""
+
+    COPY = "copy"
+    PROSE = "prose"
+    CODE = "code"
+    JSON = "json"
+    KOREAN = "korean"
+    """Korean prose."""
+    OWN = "own"
+    """Prompts of a user's file."""
+
+
+class CacheState(StrEnum):
+    """Whether an engine has seen a prompt before."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+class Outcome(StrEnum):
+    """What an arm made of a prompt of some length."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    """200, and not what was asked for."""
+    REFUSED = "refused"
+    BROKEN = "broken"
+    """A server error, a broken connection or no answer in time."""
+
+
+class Turn(StrEnum):
+    """Whether a drafter is worth turning on for some work."""
+
+    ON = "on"
+    OFF = "off"
+    NOT_PROVEN = "not_proven"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalOf:
     low: float

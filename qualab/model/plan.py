@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import Field
 
 from qualab.errors import InvalidValue
-from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
+from qualab.model.names import Api, ArmName, CacheState, MetricKind, Objective, RequestKind, Work
 from qualab.model.reason import Reason
 
 T = TypeVar("T")
@@ -389,6 +389,34 @@ class AuditPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedPlan:
+    """What is timed: every kind of work at every length under every load, in both arms."""
+
+    works: tuple[Work, ...]
+    prompt_tokens: tuple[int, ...] = (256,)
+    concurrency: tuple[int, ...] = (1, 8)
+    """Closed loops: this many requests under way at any time."""
+    rates: tuple[float, ...] = ()
+    """Open loops: Poisson arrivals, requests a second."""
+    output_tokens: int = 128
+    requests: int = 8
+    """Requests of a repeat; no fewer than twice the concurrency."""
+    warmup: int = 3
+    """Fewest unmeasured repeats; more follow until they are stable."""
+    repeats: int = 5
+    max_repeats: int = 15
+    precision: float = 0.05
+    """Half-width of a ratio's interval, as a share of it, at which no more repeats are made."""
+    cache: CacheState = CacheState.COLD
+    budget_s: float = 1800.0
+    target_ttft_s: float | None = None
+    target_gap_s: float | None = None
+    """Longest time to the first token and mean time between tokens of a request that counts into goodput."""
+    prompts_hash: str = ""
+    """SHA-256 of the user's prompts file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCosts:
     """Cost of a drafting round beyond a step of the model alone, in such steps. Decides nothing."""
 
@@ -436,6 +464,7 @@ class Plan:
     sequential: bool = False
     """True where the candidate is asked after the baseline, on a device that holds one of them."""
     bank: BankPlan | None = None
+    speed: Annotated[SpeedPlan | None, Field(exclude_if=lambda speed: speed is None)] = None
     group: Annotated[Group | None, Field(exclude_if=lambda group: group is None)] = None
     """None for one candidate, whose plan then does not mention it."""
     schema: int = 2

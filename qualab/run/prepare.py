@@ -169,6 +169,7 @@ def make_plan(
         looks=LookPlan(n_looks=settings.looks, harm_alpha=settings.alpha / 2.0) if settings.looks else None,
         noise_floor=settings.noise_plan,
         audit=settings.audit_plan(tasks.suite),
+        speed=settings.speed_plan if settings.speed else None,
         pins=Pins(image=settings.image, revision=settings.revision, checkpoint_hash=checkpoint_hash),
         drafter_costs=settings.drafter_costs,
         sequential=settings.sequential,

@@ -384,6 +384,18 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
             store.release(comparison_id, runner=runner)
 
 
+@contextmanager
+def alone_on_hosts(services: Services, comparison_id: str) -> Iterator[None]:
+    """Keep other comparisons off the hosts of one that is claimed, as for what is timed. Raises ComparisonBusy."""
+    store, runner, stale_after_s = services.store, services.runner, services.heartbeat.stale_after_s
+    is_new = store.hold_hosts(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
+    try:
+        yield
+    finally:
+        if is_new:
+            store.free_hosts(comparison_id, runner=runner)
+
+
 async def to_the_end(run: Run) -> Analysis | None:
     """Ask what is missing, score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     await _ask_arms(run)

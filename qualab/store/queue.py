@@ -64,6 +64,25 @@ class Queue(Sessions):
                 raise changed(comparison_id)
             return not is_own
 
+    def hold_hosts(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> bool:
+        """Keep other comparisons off the hosts of a claimed one; False where they were already.
+
+        Raises ComparisonBusy where one that another runs uses them, or another runner has this one.
+        """
+        with self._deciding() as connection:
+            own = connection.execute(_ENTRIES.where(_C.key == key_of(connection, comparison_id))).one()
+            if own.runner != runner:
+                raise busy(comparison_id, None if own.runner is None else _claim_of(own))
+            addresses = _addresses(_urls(own))
+            _check_endpoints(connection, addresses, runner, now, stale_after_s, is_exclusive=True)
+            connection.execute(update(comparison).where(_C.key == own.key).values(is_exclusive=True))
+            return not own.is_exclusive
+
+    def free_hosts(self, comparison_id: str, *, runner: str) -> None:
+        """Let other comparisons use the hosts of a claimed one again."""
+        with self.writing_to(comparison_id) as (connection, key):
+            connection.execute(update(comparison).where(_C.key == key, _C.runner == runner).values(is_exclusive=False))
+
     def check_endpoints(self, urls: Iterable[str], *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Raise ComparisonBusy where a comparison that another runs uses one of these endpoints."""
         with self.reading() as connection:
