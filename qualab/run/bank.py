@@ -70,12 +70,14 @@ def add_bank(
         raise InvalidValue(
             f"The baseline's answers of {comparison.id} come from bank {plan.bank.name} themselves",
             hint=f"Bank {plan.bank.comparison_id}, which asked them",
+            fields={"comparison_id": "has answers of a bank"},
         )
     noise = _noise_of(plan, analysis)
     if noise is None:
         raise InvalidValue(
             f"Comparison {comparison.id} does not tell how much two runs of its baseline differ",
             hint="Bank one with a further run of the baseline (noise_floor: {runs: 1}, or --noise-floor-runs 1)",
+            fields={"comparison_id": "has no further run of the baseline"},
         )
     if analysis.looks and analysis.looks.stopped_early:
         raise WrongState(

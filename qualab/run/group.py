@@ -18,6 +18,7 @@ from qualab.model.items import Answer
 from qualab.model.names import ArmName, AuditPart, ComparisonStatus
 from qualab.model.plan import Group, Plan, RequestPolicy
 from qualab.model.reason import Reason
+from qualab.model.registry import urls_of
 from qualab.run import preflight, prepare
 from qualab.run.ask import (
     AnswerKey,
@@ -156,8 +157,9 @@ async def _opened(
 
     Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one.
     """
-    for (name, url), (other, other_url) in combinations(candidates.items(), 2):
-        if services.is_same_server(url, other_url):
+    each = [(name, url) for name, text in candidates.items() for url in urls_of(text)]
+    for (name, url), (other, other_url) in combinations(each, 2):
+        if name != other and services.is_same_server(url, other_url):
             message = f"Candidates {name} and {other} are the same server ({url})"
             raise InvalidValue(message, hint="Give each candidate a server of its own")
     urls, stale_after_s = (baseline, *candidates.values()), services.heartbeat.stale_after_s

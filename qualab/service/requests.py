@@ -174,7 +174,7 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
         request.document,
         entry=by.entry("comparison.create", comparison_id, label=experiment.label, model=experiment.model),
         baseline_url=experiment.baseline,
-        candidate_url=next(iter(experiment.pairs.values())).candidate,
+        candidate_url=", ".join(own.candidate for own in experiment.pairs.values()),  # until it has a plan
         model=experiment.model,
         label=experiment.label,
         is_exclusive=request.is_exclusive,

@@ -339,8 +339,14 @@ def _next(connection: Connection, runner: str, now: datetime, stale_after_s: flo
     in_use = [row for row in rows if row.runner not in (None, runner) and _lives(row, now, stale_after_s)]
     waiting = [row for row in rows if row.created_by and row.status in UNDER_WAY and row not in in_use]
     waiting.sort(key=lambda row: (row.status is _QUEUED, row.started_at is None, row.created_at, row.key))
+    columns = _C.created_at, _C.baseline_url, _C.candidate_url
+    members = select(*columns).where(_C.created_by == "", _C.created_at.in_([row.created_at for row in waiting]))
+    in_groups = connection.execute(members).all() if waiting else []
     for row in waiting:
-        if not any(_disturb(_addresses(_urls(row)), row.is_exclusive, other) for other in in_use):
+        shared = row.created_at, row.baseline_url  # by all of a group
+        more = [own.candidate_url for own in in_groups if (own.created_at, own.baseline_url) == shared]
+        addresses = _addresses((*_urls(row), *more))
+        if not any(_disturb(addresses, row.is_exclusive, other) for other in in_use):
             return row
         in_use.append(row)
     return None

@@ -50,6 +50,9 @@ ROUTES = {
 }
 ROUTES[Scope.READ] += [f"GET {ONE}/{name}" for name in SHOWN]
 ROUTES[Scope.RUN] += [f"POST {ONE}/{name}" for name in ("cancel", "resume", "analyses")]
+BANK = "/v1/baselines/{name}"
+ROUTES[Scope.READ] += ["GET /v1/baselines", f"GET {BANK}"]
+ROUTES[Scope.RUN] += ["POST /v1/baselines", f"DELETE {BANK}"]
 OPEN = {"GET /healthz", "GET /readyz"}
 
 
