@@ -71,7 +71,7 @@ def test_every_route_has_a_scope_which_holds_the_ones_before_it_and_no_more(guar
     assert there - OPEN == {route for routes in ROUTES.values() for route in routes}
     order = list(Scope)
     for needed, route in [(needed, route) for needed, routes in ROUTES.items() for route in routes]:
-        method, path = route.format(comparison_id="x", group_id="z", position=0, plan_hash="y").split()
+        method, path = route.format(comparison_id="x", group_id="z", name="n", position=0, plan_hash="y").split()
         service.app.state.qualab.failures._left.clear()
         for scope in Scope:
             answer = service.client.request(method, path, headers=headers[scope])

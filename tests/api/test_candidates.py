@@ -120,6 +120,16 @@ def test_a_group_is_cancelled_and_resumed_by_any_of_its_comparisons(three: Servi
     check_problem(client.post(f"/v1/comparisons/{both[1]}/cancel"), 409, "wrong-state")
 
 
+def test_a_first_candidate_that_fails_early_stands_for_its_group_to_the_end(three: Service) -> None:
+    """Else a worker that dies meanwhile would leave the others to nobody."""
+    three.bench.candidate.answer = lambda prompt, seed: failure()
+    three.bench.second.delay_s = 0.05
+    comparison_id = three.create(candidate=None, candidates=CANDIDATES)
+    second = comparison_id.replace("-k3", "-eagle")
+    assert three.done(comparison_id)["status"] == "stopped"
+    assert three.store.summary(second).status == "finished"
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
