@@ -184,7 +184,7 @@ Rates = Annotated[tuple[Annotated[float, Field(gt=0)], ...], NoDecode, BeforeVal
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
-Candidates = Annotated[dict[str, str], NoDecode, _text(_urls)]
+Candidates = Annotated[dict[str, Urls], NoDecode, _text(_urls)]
 Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 Image = Annotated[str, AfterValidator(_image)]
 
@@ -442,9 +442,10 @@ def _check_candidates(settings: Settings) -> None:
             raise refuse(f"'{name}' does not name a candidate", "Use letters, digits, _ . and -, at most 40, as k3=URL")
         if not url:
             raise refuse(f"Candidate {name} has no URL", "Give it one, as k3=URL")
-        if other := known.get(address_of(url)):
-            raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
-        known[address_of(url)] = f"candidate {name}"
+        for own in urls_of(url):
+            if other := known.get(address_of(own)):
+                raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
+            known[address_of(own)] = f"candidate {name}"
 
 
 def lacking(settings: Settings, needed: tuple[str, ...]) -> list[str]:

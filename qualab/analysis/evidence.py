@@ -512,6 +512,10 @@ def _needed_by_error(evidence: Evidence, rule: MetricRule, difference: float) ->
             power=rule.power,
             is_one_sided=one_sided,
         )
+        # a guard that decides falls as 1 / n
+        seen = evidence.difference if rule.higher_is_better else -evidence.difference
+        width = limit + (seen if one_sided else -abs(seen))
+        n_items = max(n_items, evidence.n_items * width / room)
     return math.ceil(n_items) if n_items <= MAX_ITEMS else None
 
 

@@ -59,6 +59,7 @@ class ComparisonFilter:
     verdict: Verdict | None = None
     label: str | None = None
     model: str | None = None
+    group: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 50

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from qualab.analysis.drafter import differences
 from qualab.analysis.scoring import raw_value, scores_of
-from qualab.errors import InvalidValue, RunStopped, WrongState
+from qualab.errors import BankNotFound, InvalidValue, RunStopped, WrongState
 from qualab.model.bank import Bank, Banked
 from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Analysis
@@ -36,18 +37,28 @@ if TYPE_CHECKING:
 SAMPLE, SAMPLE_PER_SLOT = 100, 4
 """Items of the sample: so many, or so many a slot where that is more, so that it is asked at the run's load."""
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
+MOST_SHOWN = 80
 BASELINE = ArmName.BASELINE
 START_ANEW = "Run without the bank (leave out --bank), and bank that baseline: qualab baseline add NAME ID"
 
 
-def add_bank(store: Store, name: str, comparison_id: str, *, who: str, now: datetime) -> Bank:
-    """Bank the baseline of a finished comparison.
+def add_bank(
+    store: Store,
+    name: str,
+    comparison_id: str,
+    *,
+    who: str,
+    now: datetime,
+    details: Mapping[str, str] = MappingProxyType({}),
+) -> Bank:
+    """Bank the baseline of a finished comparison. `details` go into the record of changes.
 
-    Raises InvalidValue for a name that is taken or malformed, and for a baseline whose noise is not known or that came
-    from a bank; ComparisonNotFound; WrongState where it is not finished, or looks ended it early.
+    Raises InvalidValue for a malformed name, and for a baseline whose noise is not known or that came from a bank;
+    ComparisonNotFound; WrongState where the name is taken, it is not finished, or looks ended it early.
     """
     if not NAME.fullmatch(name):
-        raise InvalidValue(f"'{name}' is not a name", hint="Letters, digits, '.', '_' and '-', at most 64 characters")
+        allowed = "Letters, digits, '.', '_' and '-', at most 64 characters, a letter or digit first"
+        raise InvalidValue(f"'{name[:MOST_SHOWN]}' is not a name", hint=allowed, fields={"name": allowed})
     comparison = refuse_imported(store.get(comparison_id), "banked")
     plan, analysis = comparison.plan, store.analysis(comparison.id)
     if comparison.status is not ComparisonStatus.FINISHED or analysis is None:
@@ -59,12 +70,14 @@ def add_bank(store: Store, name: str, comparison_id: str, *, who: str, now: date
         raise InvalidValue(
             f"The baseline's answers of {comparison.id} come from bank {plan.bank.name} themselves",
             hint=f"Bank {plan.bank.comparison_id}, which asked them",
+            fields={"comparison_id": "has answers of a bank"},
         )
     noise = _noise_of(plan, analysis)
     if noise is None:
         raise InvalidValue(
             f"Comparison {comparison.id} does not tell how much two runs of its baseline differ",
             hint="Bank one with a further run of the baseline (noise_floor: {runs: 1}, or --noise-floor-runs 1)",
+            fields={"comparison_id": "has no further run of the baseline"},
         )
     if analysis.looks and analysis.looks.stopped_early:
         raise WrongState(
@@ -85,8 +98,8 @@ def add_bank(store: Store, name: str, comparison_id: str, *, who: str, now: date
         pins=tuple(pin for pin in pins_seen(seen) if pin.arm is BASELINE),
         noise=noise,
     )
-    details = {"id": comparison.id}
-    store.add_bank(bank, entry=AuditEntry(at=now, who=who, action="baseline.add", subject=name, details=details))
+    entry = AuditEntry(at=now, who=who, action="baseline.add", subject=name, details={**details, "id": comparison.id})
+    store.add_bank(bank, entry=entry)
     return bank
 
 
@@ -110,7 +123,10 @@ def find_banked(store: Store, name: str) -> Banked | None:
     """Read a bank with its plan; None for no name. Raises InvalidValue where none has the name."""
     if not name:
         return None
-    bank = store.bank(name)
+    try:
+        bank = store.bank(name)
+    except BankNotFound as exc:
+        raise InvalidValue(exc.message, hint=exc.hint, fields={"bank": "must name a banked baseline"}) from exc
     return Banked(bank, store.get(bank.comparison_id).plan)
 
 

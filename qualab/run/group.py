@@ -18,6 +18,7 @@ from qualab.model.items import Answer
 from qualab.model.names import ArmName, AuditPart, ComparisonStatus
 from qualab.model.plan import Group, Plan, RequestPolicy
 from qualab.model.reason import Reason
+from qualab.model.registry import urls_of
 from qualab.run import preflight, prepare
 from qualab.run.ask import (
     AnswerKey,
@@ -120,8 +121,11 @@ async def resume_group(
     services: Services, group_id: str, *, local: Mapping[str, str] | None = None, retry_failed: bool = False
 ) -> GroupResult:
     """Go on with all comparisons of a group that have not finished, in step. Raises as `resume`, WrongState."""
-    store, now = services.store, services.clock.now()
-    known = [check_free(store, own.id, runner=services.runner, now=now) for own in store.group(group_id)]
+    store, now, stale_after_s = services.store, services.clock.now(), services.heartbeat.stale_after_s
+    known = [
+        check_free(store, own.id, runner=services.runner, now=now, stale_after_s=stale_after_s)
+        for own in store.group(group_id)
+    ]
     known = [own for own in known if own.status is not ComparisonStatus.FINISHED or retry_failed]
     known = [own for own in known if not store.signoffs(own.id)]
     if not known:
@@ -153,8 +157,9 @@ async def _opened(
 
     Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one.
     """
-    for (name, url), (other, other_url) in combinations(candidates.items(), 2):
-        if services.is_same_server(url, other_url):
+    each = [(name, url) for name, text in candidates.items() for url in urls_of(text)]
+    for (name, url), (other, other_url) in combinations(each, 2):
+        if name != other and services.is_same_server(url, other_url):
             message = f"Candidates {name} and {other} are the same server ({url})"
             raise InvalidValue(message, hint="Give each candidate a server of its own")
     urls, stale_after_s = (baseline, *candidates.values()), services.heartbeat.stale_after_s
@@ -197,6 +202,7 @@ async def _to_the_ends(group_id: str, runs: Sequence[Run]) -> GroupResult:
         for member in (*others, first):  # the first may stand for all in a queue
             run, name = member.run, _name(member.run.comparison)
             if member.stop:
+                set_status(run, ComparisonStatus.STOPPED, member.stop)
                 outcomes[name] = member.stop
                 continue
             await asyncio.to_thread(_share, run, [other for other in runs if _name(other.comparison) in outcomes])
@@ -261,8 +267,7 @@ async def _ask_together(group_id: str, runs: Sequence[Run]) -> list[Member]:
             raise baseline.stopped(Reason("stopped.no-answers", {"total": baseline.total}))
     except RunStopped as stop:
         for member in members:
-            if not member.stop:
-                set_status(member.run, ComparisonStatus.STOPPED, stop)
+            set_status(member.run, ComparisonStatus.STOPPED, member.stop or stop)
         stop.hint = resume_hint(group_id, retry_failed=True)
         raise
     finally:
@@ -334,7 +339,9 @@ async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str],
 def _stop(member: Member, stop: RunStopped) -> None:
     member.is_asked, member.stop = False, stop
     stop.hint = resume_hint(member.run.id, retry_failed=True)
-    set_status(member.run, ComparisonStatus.STOPPED, stop)
+    group = member.run.plan.group
+    if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last
+        set_status(member.run, ComparisonStatus.STOPPED, stop)
     member.run.services.progress.phase(f"Candidate {_name(member.run.comparison)}: {stop.message}; the others go on")
 
 

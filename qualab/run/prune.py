@@ -35,15 +35,17 @@ def find_all(store: Store, filter_: ComparisonFilter, *, now: datetime) -> list[
     return sorted(standing, key=lambda row: row.created_at, reverse=True)[: filter_.limit]
 
 
-def runner_of(store: Store, comparison_id: str, *, now: datetime) -> Claim | None:
+def runner_of(store: Store, comparison_id: str, *, now: datetime, stale_after_s: float = STALE_AFTER_S) -> Claim | None:
     """Tell who runs a comparison now."""
-    return store.runners([comparison_id], now=now, stale_after_s=STALE_AFTER_S).get(comparison_id)
+    return store.runners([comparison_id], now=now, stale_after_s=stale_after_s).get(comparison_id)
 
 
-def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) -> Comparison:
+def check_free(
+    store: Store, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float = STALE_AFTER_S
+) -> Comparison:
     """Return a comparison that `runner` may resume. Raises ComparisonNotFound, ComparisonBusy where another runs it."""
     comparison = store.get(comparison_id)
-    holder = runner_of(store, comparison.id, now=now)
+    holder = runner_of(store, comparison.id, now=now, stale_after_s=stale_after_s)
     if holder and holder.runner != runner:
         raise busy(comparison.id, holder)
     return comparison

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -173,7 +174,7 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
         request.document,
         entry=by.entry("comparison.create", comparison_id, label=experiment.label, model=experiment.model),
         baseline_url=experiment.baseline,
-        candidate_url=next(iter(experiment.pairs.values())).candidate,
+        candidate_url=", ".join(own.candidate for own in experiment.pairs.values()),  # until it has a plan
         model=experiment.model,
         label=experiment.label,
         is_exclusive=request.is_exclusive,
@@ -222,11 +223,12 @@ def _hosts(text: str) -> set[str]:
 
 
 def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
-    """End what waits or runs, as it was read. Raises WrongState, VersionConflict."""
+    """End what waits or runs, as it was read; of a group all. Raises WrongState, VersionConflict."""
+    summary, *others = _with_group(context, summary)
     _check_requested(summary)
-    if summary.status is ComparisonStatus.CANCELLED:
-        return
-    if summary.status not in UNDER_WAY:
+    if not any(own.status in UNDER_WAY for own in (summary, *others)):
+        if summary.status is ComparisonStatus.CANCELLED:
+            return
         raise WrongState(
             f"Comparison {summary.id} is {summary.status.value}: there is nothing to cancel",
             hint="Only what is queued or running can be cancelled",
@@ -235,23 +237,24 @@ def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
 
 
 def resume(context: Context, summary: ComparisonSummary, *, by: Actor, retry_failed: bool) -> None:
-    """Queue what was cancelled, stopped or failed again, as it was read.
+    """Queue what was cancelled, stopped or failed again, as it was read; of a group all.
 
     Raises WrongState, ComparisonSignedOff, VersionConflict.
     """
+    summary, *others = _with_group(context, summary)
     _check_requested(summary)
     if summary.status in UNDER_WAY:
         raise WrongState(f"Comparison {summary.id} is {summary.status.value} already", hint="Follow its events")
     if summary.is_signed_off:
         raise signed_off(summary.id)
-    if summary.status is ComparisonStatus.FINISHED and not retry_failed:
+    is_finished = all(own.status is ComparisonStatus.FINISHED for own in (summary, *others))
+    if is_finished and not retry_failed:
         raise WrongState(
             f"Comparison {summary.id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
     store = context.store
-    group = store.get(summary.id).plan.group if summary.plan_hash and retry_failed else None
-    for own in store.group(group.id) if group else ():
-        if own.id != summary.id and own.status is not ComparisonStatus.FINISHED:
+    for own in others if retry_failed else ():
+        if own.status is not ComparisonStatus.FINISHED:
             store.drop_failures(own.id, from_position=looked_to(store.looks(own.id)))
     store.requeue(
         summary.id,
@@ -259,6 +262,15 @@ def resume(context: Context, summary: ComparisonSummary, *, by: Actor, retry_fai
         version=summary.version,
         drop_failures_from=looked_to(store.looks(summary.id)) if retry_failed else None,
     )
+
+
+def _with_group(context: Context, summary: ComparisonSummary) -> Iterator[ComparisonSummary]:
+    """Yield the first of its group, which stands for all in the queue, then the others; itself where alone."""
+    store = context.store
+    group = store.get(summary.id).plan.group if summary.plan_hash else None
+    ids = [f"{group.id}-{name}" for name in group.names] if group else [summary.id]
+    known = {**store.summaries(ids), summary.id: summary}
+    return (known[own] for own in ids if own in known)
 
 
 def _check_requested(summary: ComparisonSummary) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select
 
-from qualab.errors import ComparisonBanked, InvalidValue
+from qualab.errors import BankNotFound, ComparisonBanked, WrongState
 from qualab.model.bank import Bank
 from qualab.model.canonical import adapter, canonical_json
 from qualab.model.registry import AuditEntry
@@ -19,18 +19,19 @@ class Banks(Sessions):
     """Each method is one transaction, its audit entry in it; threads may share it."""
 
     def add_bank(self, value: Bank, *, entry: AuditEntry) -> None:
-        """Bank a comparison. Raises InvalidValue where the name is taken, ComparisonNotFound."""
+        """Bank a comparison. Raises WrongState where the name is taken, ComparisonNotFound."""
         with self.writing_to(value.comparison_id) as (connection, key):
             row = {"name": value.name, "comparison_key": key, "banked_at": value.banked_at}
             if not insert_new(connection, bank, [row | {"body": canonical_json(value)}]):
-                raise InvalidValue(
+                raise WrongState(
                     f"There is a banked baseline named {value.name} already",
-                    hint=f"Choose another name, or drop that one: qualab baseline drop {value.name}",
+                    hint=f"Choose another name, or drop that one: {_drop(value.name)}",
+                    fields={"name": "is taken"},
                 )
             add_entry(connection, entry)
 
     def bank(self, name: str) -> Bank:
-        """Read a banked baseline. Raises InvalidValue where none has this name."""
+        """Read a banked baseline. Raises BankNotFound where none has this name."""
         with self.reading() as connection:
             body = connection.scalar(select(bank.c.body).where(bank.c.name == name))
             if body is None:
@@ -45,7 +46,7 @@ class Banks(Sessions):
             return [adapter(Bank).validate_json(body) for body in bodies]
 
     def drop_bank(self, name: str, *, entry: AuditEntry) -> None:
-        """Forget a name; the comparison stays. Raises InvalidValue where none has this name."""
+        """Forget a name; the comparison stays. Raises BankNotFound where none has this name."""
         with self.writing() as connection:
             if not connection.execute(delete(bank).where(bank.c.name == name)).rowcount:
                 raise _no_bank(name)
@@ -59,13 +60,16 @@ def check_not_banked(connection: Connection, comparison_id: str) -> None:
     if names:
         raise ComparisonBanked(
             f"comparison {comparison_id} holds the banked baseline {', '.join(names)}",
-            hint=f"drop it first: qualab baseline drop {names[0]}",
+            hint=f"drop it first: {_drop(names[0])}",
         )
 
 
-def _no_bank(name: str) -> InvalidValue:
-    return InvalidValue(
+def _drop(name: str) -> str:
+    return f"qualab baseline drop {name}, or DELETE /v1/baselines/{name}"
+
+
+def _no_bank(name: str) -> BankNotFound:
+    return BankNotFound(
         f"There is no banked baseline named '{name}'",
         hint="`qualab baseline list` shows what there is, `qualab baseline add NAME ID` banks a comparison's",
-        fields={"bank": "must name a banked baseline"},
     )

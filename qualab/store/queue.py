@@ -9,11 +9,28 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Update, case, delete, func, insert, literal, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Update,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from qualab.errors import ComparisonBusy, InfrastructureError, InvalidValue, StoreError, VersionConflict
+from qualab.model.canonical import adapter
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
+from qualab.model.plan import Plan
 from qualab.model.reason import Reason
 from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found, urls_of
 from qualab.store.engine import Sessions, key_of
@@ -144,18 +161,22 @@ class Queue(Sessions):
             return request
 
     def cancel(self, comparison_id: str, *, entry: AuditEntry, version: int) -> None:
-        """Cancel a comparison; its worker lets go of it. Raises ComparisonNotFound, VersionConflict."""
+        """Cancel a comparison, with its group; its worker lets go of it. Raises ComparisonNotFound, VersionConflict."""
         with self._changing(comparison_id, entry, version) as (connection, key):
             connection.execute(_change(status=_CANCELLED).where(_C.key == key))
+            connection.execute(_change(status=_CANCELLED).where(_others(connection, key), _C.status.in_(UNDER_WAY)))
 
     def requeue(self, comparison_id: str, *, entry: AuditEntry, version: int, drop_failures_from: int | None) -> None:
-        """Queue it again; with `drop_failures_from`, failed answers from that position on are asked again.
+        """Queue it again, with its group; with `drop_failures_from`, its failed answers from there on are asked again.
 
         Raises ComparisonNotFound, VersionConflict.
         """
         again = _change(status=_QUEUED, verdict=None, finished_at=None, stop_reason=None, error={}, takeovers=0)
         with self._changing(comparison_id, entry, version) as (connection, key):
             connection.execute(again.where(_C.key == key))
+            waits = _change(status=ComparisonStatus.PLANNED, stop_reason=None, error={})
+            is_over = _C.status.in_((*UNDER_WAY, ComparisonStatus.FINISHED))
+            connection.execute(waits.where(_others(connection, key), ~is_over))
             if drop_failures_from is not None:
                 drop_failures(connection, key, drop_failures_from)
 
@@ -189,7 +210,10 @@ class Queue(Sessions):
                     values["stop_reason"] = Reason("stopped.workers-lost", {"n": takeovers, "runner": row.runner})
             # it may be cancelled at this moment
             unchanged = _change(**values).where(_C.key == row.key, _C.version == row.version)
-            is_taken = connection.execute(unchanged).rowcount and values["status"] is _RUNNING
+            is_changed = connection.execute(unchanged).rowcount
+            if is_changed and values["status"] is ComparisonStatus.FAILED:
+                _fail_others(connection, row.key, values["error"])
+            is_taken = is_changed and values["status"] is _RUNNING
         return str(row.id) if is_taken else None
 
     def hold(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
@@ -206,12 +230,14 @@ class Queue(Sessions):
             connection.execute(own.where(_C.status.in_(_IN_HAND)))
 
     def fail(self, comparison_id: str, *, runner: str, error: Mapping[str, str]) -> None:
-        """Note what kept a worker from running it; a run that was STOPPED stays so."""
+        """Note what kept a worker from running it, or its group; a run that was STOPPED stays so."""
         stopped, failed = ComparisonStatus.STOPPED, ComparisonStatus.FAILED
         status = case((_C.status == stopped, literal(stopped, _C.status.type)), else_=literal(failed, _C.status.type))
         own = _change(error=dict(error), takeovers=0, status=status).where(_C.id == comparison_id, _C.runner == runner)
         with self.writing() as connection:
-            connection.execute(own.where(_C.status.in_((*_IN_HAND, stopped, ComparisonStatus.INTERRUPTED))))
+            could = own.where(_C.status.in_((*_IN_HAND, stopped, ComparisonStatus.INTERRUPTED)))
+            if key := connection.scalar(could.returning(_C.key)):
+                _fail_others(connection, key, error)
 
     def see_worker(self, runner: str, *, now: datetime) -> None:
         """Send a worker's heartbeat. A new one sweeps out those that have had none for long."""
@@ -303,6 +329,19 @@ def _change(**values: Any) -> Update:
     return update(comparison).values(version=_C.version + 1, **values)
 
 
+def _others(connection: Connection, key: int) -> ColumnElement[bool]:
+    """Match the other comparisons of a group where `key` is its first, which stands for all in the queue."""
+    row = connection.execute(select(_C.id, _C.plan).where(_C.key == key)).one()
+    group = adapter(Plan).validate_json(row.plan).group if row.plan else None
+    ids = [f"{group.id}-{name}" for name in group.names] if group else []
+    return _C.id.in_(ids[1:] if ids and ids[0] == row.id else [])
+
+
+def _fail_others(connection: Connection, key: int, error: Mapping[str, str]) -> None:
+    others = _change(status=ComparisonStatus.FAILED, error=dict(error), **_FREE)
+    connection.execute(others.where(_others(connection, key), _C.status.in_(_IN_HAND)))
+
+
 def _workers_lost(row: Row[Any], takeovers: int) -> InfrastructureError:
     return InfrastructureError(
         f"One worker after another was lost while it ran this, {takeovers} in a row without one more answer, "
@@ -319,8 +358,14 @@ def _next(connection: Connection, runner: str, now: datetime, stale_after_s: flo
     in_use = [row for row in rows if row.runner not in (None, runner) and _lives(row, now, stale_after_s)]
     waiting = [row for row in rows if row.created_by and row.status in UNDER_WAY and row not in in_use]
     waiting.sort(key=lambda row: (row.status is _QUEUED, row.started_at is None, row.created_at, row.key))
+    columns = _C.created_at, _C.baseline_url, _C.candidate_url
+    members = select(*columns).where(_C.created_by == "", _C.created_at.in_([row.created_at for row in waiting]))
+    in_groups = connection.execute(members).all() if waiting else []
     for row in waiting:
-        if not any(_disturb(_addresses(_urls(row)), row.is_exclusive, other) for other in in_use):
+        shared = row.created_at, row.baseline_url  # by all of a group
+        more = [own.candidate_url for own in in_groups if (own.created_at, own.baseline_url) == shared]
+        addresses = _addresses((*_urls(row), *more))
+        if not any(_disturb(addresses, row.is_exclusive, other) for other in in_use):
             return row
         in_use.append(row)
     return None

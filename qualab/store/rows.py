@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, Text, and_, func, insert, or_, select, type_coerce
 from sqlalchemy.exc import IntegrityError
 
 from qualab.errors import StoreError
@@ -70,10 +70,20 @@ def conditions_of(filters: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
     for name in ("status", "verdict", "label", "model"):
         if (value := getattr(filters, name)) is not None:
             yield c[name] == value
+    if filters.group is not None:
+        yield of_group(filters.group)
     if filters.since is not None:
         yield c.created_at >= filters.since
     if filters.until is not None:
         yield c.created_at < filters.until
+
+
+def of_group(group_id: str) -> ColumnElement[bool]:
+    """Match the comparisons of a group, whose ids begin with the group's; the first may have no plan yet."""
+    begins = func.substr(comparison.c.id, 1, len(group_id) + 1) == f"{group_id}-"
+    is_named = comparison.c.plan.contains(f'"group":{{"id":{to_json(group_id)},', autoescape=True)
+    is_asked = type_coerce(comparison.c.request, Text).contains('"candidates":')
+    return and_(begins, or_(is_named, (comparison.c.plan == "") & is_asked))
 
 
 def add_entry(connection: Connection, entry: AuditEntry) -> None:

@@ -115,10 +115,10 @@ class Store(Queue, Registry, Banks):
 
     def group(self, group_id: str) -> Sequence[Comparison]:
         """List the comparisons of a group, whose ids begin with the group's, in its order of candidates; maybe none."""
-        begins = sa.func.substr(_C.id, 1, len(group_id) + 1) == f"{group_id}-"
+        planned = sa.select(comparison).where(_C.plan != "", rows.of_group(group_id))
         with self.reading() as connection:
-            found = map(rows.comparison_of, connection.execute(sa.select(comparison).where(_C.plan != "", begins)))
-            members = {own.plan.group.name: own for own in found if own.plan.group and own.plan.group.id == group_id}
+            found = map(rows.comparison_of, connection.execute(planned))
+            members = {own.plan.group.name: own for own in found if own.plan.group}
         names = next((own.plan.group.names for own in members.values() if own.plan.group), ())
         return [members[name] for name in names if name in members]
 

@@ -50,6 +50,9 @@ ROUTES = {
 }
 ROUTES[Scope.READ] += [f"GET {ONE}/{name}" for name in SHOWN]
 ROUTES[Scope.RUN] += [f"POST {ONE}/{name}" for name in ("cancel", "resume", "analyses")]
+BANK = "/v1/baselines/{name}"
+ROUTES[Scope.READ] += ["GET /v1/baselines", f"GET {BANK}"]
+ROUTES[Scope.RUN] += ["POST /v1/baselines", f"DELETE {BANK}"]
 OPEN = {"GET /healthz", "GET /readyz"}
 
 
@@ -68,7 +71,7 @@ def test_every_route_has_a_scope_which_holds_the_ones_before_it_and_no_more(guar
     assert there - OPEN == {route for routes in ROUTES.values() for route in routes}
     order = list(Scope)
     for needed, route in [(needed, route) for needed, routes in ROUTES.items() for route in routes]:
-        method, path = route.format(comparison_id="x", group_id="z", position=0, plan_hash="y").split()
+        method, path = route.format(comparison_id="x", group_id="z", name="n", position=0, plan_hash="y").split()
         service.app.state.qualab.failures._left.clear()
         for scope in Scope:
             answer = service.client.request(method, path, headers=headers[scope])

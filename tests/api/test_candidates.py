@@ -94,12 +94,49 @@ def test_a_first_candidate_that_stops_is_told_and_resumed_with_its_group(three: 
     assert three.done(comparison_id)["status"] == "finished"
 
 
+def test_a_group_is_cancelled_and_resumed_by_any_of_its_comparisons(three: Service) -> None:
+    client = three.client
+    three.bench.candidate.delay_s = 10.0
+    comparison_id = client.post("/v1/comparisons", json=sent()).json()["id"]
+    group_id = comparison_id.removesuffix("-k3")
+    both = [comparison_id, f"{group_id}-eagle"]
+
+    def states() -> list[str]:
+        return [client.get(f"/v1/comparisons/{one}/verdict").json().get("status", "") for one in both]
+
+    wait_for(lambda: states() == ["running", "running"])
+    assert client.post(f"/v1/comparisons/{both[1]}/cancel").json()["status"] == "cancelled"
+    three.bench.candidate.delay_s = 0.0
+    wait_for(lambda: not three.store.runners(both, now=three.bench.clock.now(), stale_after_s=60))
+    assert states() == ["cancelled", "cancelled"]
+    listed = client.get(f"/v1/comparisons?group={group_id}").json()["entries"]
+    assert sorted(one["id"] for one in listed) == sorted(both)
+    assert f'href="/comparisons/{both[1]}"' in client.get(f"/?group={group_id}").text
+    again = client.post(f"/v1/comparisons/{both[1]}/resume")
+    assert (again.status_code, again.json()["status"]) == (202, "planned")
+    check_problem(client.post(f"/v1/comparisons/{both[0]}/resume"), 409, "wrong-state")
+    assert {one["status"] for one in group_of(three, comparison_id)["candidates"]} == {"finished"}
+    wait_for(lambda: states() == ["finished", "finished"])
+    check_problem(client.post(f"/v1/comparisons/{both[1]}/cancel"), 409, "wrong-state")
+
+
+def test_a_first_candidate_that_fails_early_stands_for_its_group_to_the_end(three: Service) -> None:
+    """Else a worker that dies meanwhile would leave the others to nobody."""
+    three.bench.candidate.answer = lambda prompt, seed: failure()
+    three.bench.second.delay_s = 0.05
+    comparison_id = three.create(candidate=None, candidates=CANDIDATES)
+    second = comparison_id.replace("-k3", "-eagle")
+    assert three.done(comparison_id)["status"] == "stopped"
+    assert three.store.summary(second).status == "finished"
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"candidate": ON}, "candidates"),
         ({"candidates": {"a": ON, "b": OFF}}, "candidates"),
         ({"candidates": {"a": ON, "b": ON}}, "candidates"),
+        ({"candidates": {"a": [ON, SECOND], "b": ["http://127.0.0.1:8004/v1", SECOND]}}, "candidates"),
         ({"candidates": {"a": ON, "b": 7}}, "candidates.b"),
         ({"candidates": {}}, "candidate"),
     ],

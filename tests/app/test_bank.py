@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import ComparisonBanked, InvalidValue, PairDiffers, PlanChanged, QualabError, RunStopped, WrongState
+from qualab.errors import (
+    BankNotFound,
+    ComparisonBanked,
+    InvalidValue,
+    PairDiffers,
+    PlanChanged,
+    QualabError,
+    RunStopped,
+    WrongState,
+)
 from qualab.model.comparison import Analysis
 from qualab.model.engine import bank_seen
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
@@ -246,7 +255,7 @@ def test_what_cannot_be_banked() -> None:
             ("a", bare.comparison_id, InvalidValue, "does not tell how much two runs of its baseline differ"),
             ("a", early.comparison_id, WrongState, "ended at a look: its baseline answered"),
             ("a", taken.comparison_id, InvalidValue, "come from bank nightly themselves"),
-            ("nightly", whole.comparison_id, InvalidValue, "named nightly already"),
+            ("nightly", whole.comparison_id, WrongState, "named nightly already"),
             ("a b", whole.comparison_id, InvalidValue, "is not a name"),
         ]
         for name, comparison_id, error, says in cases:
@@ -268,7 +277,7 @@ def test_a_banked_comparison_is_kept_until_its_bank_is_dropped() -> None:
             (row,) = prune(store, before=later, label=None, who="me", now=later, dry_run=dry_run)
             assert row.kept == "holds a banked baseline"
         store.drop_bank("nightly", entry=ENTRY)
-        with pytest.raises(InvalidValue, match="no banked baseline named 'nightly'"):
+        with pytest.raises(BankNotFound, match="no banked baseline named 'nightly'"):
             store.drop_bank("nightly", entry=ENTRY)
         (row,) = prune(store, before=later, label=None, who="me", now=later)
         assert not row.kept

@@ -188,3 +188,12 @@ async def test_macro_f1_takes_the_first_answer_alone() -> None:
     assert once.metrics[1].evidence.difference == twice.metrics[1].evidence.difference
     assert twice.metrics[0].evidence is not None
     assert twice.metrics[0].evidence.kind is EvidenceKind.REPEATED
+
+
+async def test_items_that_prove_too_little_are_not_said_to_be_enough() -> None:
+    for n_items in (80, 150):
+        bench = Bench.of(n_items, off=Unstable({5: [0]}), on=Unstable({}))
+        (row,) = (await bench.run(noise_floor=TWICE)).metrics
+        assert row.evidence is not None
+        assert row.verdict is Verdict.INCONCLUSIVE
+        assert (row.evidence.items_needed_observed or 0) > n_items

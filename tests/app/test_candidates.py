@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from qualab.errors import ComparisonNotFound, PairDiffers, QualabError, RunStopp
 from qualab.model.comparison import Analysis
 from qualab.model.names import AnswerStatus, ArmName, AuditPart, AuditRuling, ComparisonStatus, LookDecision, Verdict
 from qualab.model.plan import NoisePlan
+from qualab.model.registry import Heartbeat
 from qualab.report.group import RankedGroup, ranked_group
 from qualab.run.group import GroupResult, resume_group, start_group
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
@@ -27,6 +28,7 @@ from tests.app.test_audit_run import AUDITED, TELLS, bodies
 from tests.scripted_engine import EngineScript
 from tests.scripted_lm import Fault, LanguageModel
 from tests.scripted_server import Script, ScriptedServer, reply
+from tests.store.samples import put
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -223,7 +225,11 @@ def test_a_killed_group_goes_on_and_asks_each_answer_once(floor: NoisePlan | Non
         assert {own.status for own in members} == {ComparisonStatus.INTERRUPTED}
         stored = [group.store.answered(own.id) for own in members]
         assert {key for key in stored[0] if key[0] is BASELINE} == {key for key in stored[1] if key[0] is BASELINE}
-        result = asyncio.run(resume_group(group.services, group.group_id))
+        silent_since = group.services.clock.now() - timedelta(seconds=10)  # by a runner on another host
+        for own in members:
+            put(group.store, own.id, runner="elsewhere:1:x", claimed_at=silent_since, heartbeat_at=silent_since)
+        services = replace(group.services, heartbeat=Heartbeat(stale_after_s=5.0))
+        result = asyncio.run(resume_group(services, group.group_id))
         assert set(verdicts(result)) == {"a", "b"}
         n_runs = 1 + (floor.runs if floor else 0)
         in_flight = 2 * 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.errors import ComparisonBanked, ComparisonNotFound, InvalidValue
+from qualab.errors import ComparisonBanked, ComparisonNotFound, WrongState
 from qualab.store import Store
 from tests.store import samples as make
 
@@ -17,7 +17,7 @@ def test_a_bank_is_read_back_and_keeps_its_comparison(store: Store) -> None:
         store.add_bank(make.bank(name), entry=entry)
     assert store.bank("nightly") == make.bank()
     assert [own.name for own in store.banks()] == ["nightly", "weekly"]
-    for wrong, error in ((make.bank(), InvalidValue), (make.bank("other", "c-2"), ComparisonNotFound)):
+    for wrong, error in ((make.bank(), WrongState), (make.bank("other", "c-2"), ComparisonNotFound)):
         with pytest.raises(error):
             store.add_bank(wrong, entry=entry)
     with pytest.raises(ComparisonBanked, match="nightly, weekly"):

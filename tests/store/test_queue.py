@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +18,8 @@ from qualab.errors import (
     VersionConflict,
 )
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
+from qualab.model.plan import Group
+from qualab.model.ports import ComparisonFilter
 from qualab.store import Store
 from tests.store import samples as make
 from tests.store.samples import FULL, NOW, REQUEST, after, ask_for, failed, put
@@ -378,3 +381,53 @@ def test_what_has_changed_or_runs_or_was_signed_off_is_kept(store: Store) -> Non
             delete(store, "c-3")
         store.cancel("c-3", entry=make.entry(), version=2)
         delete(store, "c-3")
+
+
+def test_a_group_is_taken_cancelled_resumed_failed_and_listed_as_one(store: Store) -> None:
+    names = ("a", "b-1", "c")
+    urls = {name: f"http://gpu:800{number}/v1" for number, name in enumerate(names)}
+    ask_for(store, "g-a", candidate_url=", ".join(urls.values()), request={"candidates": urls})
+    assert ids_of(store, "g") == ["g-a"]
+    ask_for(store, "busy", candidate_url=urls["c"])
+    store.claim("busy", runner=OTHER, now=NOW, stale_after_s=60)
+    assert take(store) is None  # one of its candidates is in use
+    store.release("busy", runner=OTHER)
+    store.cancel("busy", entry=make.entry(), version=store.summary("busy").version)
+    assert take(store) == "g-a"
+    plan = make.plan()
+    first, *others = (
+        make.comparison(
+            f"g-{name}",
+            plan=replace(plan, group=Group(id="g", name=name, names=names)),
+            created_at=NOW,
+            candidate_url=urls[name],
+        )
+        for name in names
+    )
+    store.create(first, [], more=others)
+    ask_for(store, "g-z")  # of no group
+    assert ids_of(store, "g") == ["g-a", "g-b-1", "g-c"]
+    assert ids_of(store, "g-b") == []
+    store.set_status("g-b-1", FINISHED, now=NOW)
+
+    def states() -> list[ComparisonStatus]:
+        return [status(store, f"g-{name}") for name in names]
+
+    store.cancel("g-a", entry=make.entry(), version=store.summary("g-a").version)
+    assert states() == [CANCELLED, FINISHED, CANCELLED]
+    store.release("g-a", runner=ONE)
+    store.requeue("g-a", entry=make.entry(), version=store.summary("g-a").version, drop_failures_from=None)
+    assert states() == [QUEUED, FINISHED, ComparisonStatus.PLANNED]
+    store.claim("busy", runner=OTHER, now=NOW, stale_after_s=60)
+    assert take(store) == "g-z"
+    store.release("g-z", runner=ONE)
+    store.release("busy", runner=OTHER)
+    store.cancel("g-z", entry=make.entry(), version=store.summary("g-z").version)
+    assert take(store) == "g-a"
+    store.fail("g-a", runner=ONE, error={"code": "broken-task"})
+    assert states() == [FAILED, FINISHED, FAILED]
+    assert store.summary("g-c").error == {"code": "broken-task"}
+
+
+def ids_of(store: Store, group_id: str) -> list[str]:
+    return sorted(own.id for own in store.page(ComparisonFilter(group=group_id)).entries)

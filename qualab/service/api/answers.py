@@ -94,6 +94,7 @@ _TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.Sc
 OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, str], ...] = (
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
+    (e.BankNotFound, 404, "name"),
     (e.VersionConflict, 412, "If-Match"),
     ((e.ComparisonBusy, e.ComparisonSignedOff, e.ComparisonBanked, e.WrongState), 409, "comparison_id"),
     (e.Unauthenticated, 401, "Authorization"),

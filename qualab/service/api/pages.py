@@ -271,6 +271,12 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
     return await call.slowly(job)
 
 
+@router.get("/baselines")
+def baselines(call: Reader) -> Response:
+    """List banked baselines."""
+    return page(call.request, "baselines", banks=call.context.store.banks())
+
+
 @router.get("/groups/{group_id}")
 def group(call: Reader, group_id: str) -> Response:
     """Rank the candidates that were compared with one baseline in one run."""

@@ -16,6 +16,7 @@ from starlette.responses import StreamingResponse
 from qualab import bootstrap
 from qualab.analysis.drafter import Difference, differences
 from qualab.errors import VersionConflict, WrongState
+from qualab.model.bank import Bank
 from qualab.model.canonical import plain
 from qualab.model.comparison import Analysis, SignOff
 from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
@@ -27,6 +28,7 @@ from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
 from qualab.model.wording import storable_text
 from qualab.report.group import RankedGroup, ranked_group
 from qualab.report.model import report_model
+from qualab.run.bank import add_bank
 from qualab.run.prepare import FrozenPlan, to_document
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
@@ -71,6 +73,7 @@ class ComparisonQuery(PageQuery):
     verdict: Verdict | None = None
     model: Text | None = None
     label: Text | None = None
+    group: Text | None = Field(None, description="Candidates that were compared in one run")
     since: AwareDatetime | None = Field(None, description="Created at or after")
     until: AwareDatetime | None = Field(None, description="Created before")
     sort: ListOrder = Field(ListOrder.NEWEST, description="Newest first, or by label or verdict")
@@ -111,6 +114,15 @@ class SignOffRequest(BaseModel):
     signed_by: str
     note: str = ""
     override: str = ""
+
+
+class BankRequest(BaseModel):
+    """Whose baseline is banked, and under which name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    comparison_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +196,7 @@ def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 
 @router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonSummary, "Cancelled", 404, 409, 412))
 def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
-    """Cancel what is queued or running. Everything answered stays, and it can be resumed."""
+    """Cancel what is queued or running, of a group all. Everything answered stays, and it can be resumed."""
     requests.cancel(call.context, _matching(call, comparison_id, if_match), by=call.by)
     return answer(call.request, _comparison(call, comparison_id))
 
@@ -196,7 +208,7 @@ def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
     **body(ResumeRequest, {"retry_failed": True}, required=False),
 )
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
-    """Resume what was cancelled, stopped or failed; only what is missing is asked."""
+    """Resume what was cancelled, stopped or failed, of a group all; only what is missing is asked."""
     how, summary = validated(ResumeRequest, document), _matching(call, comparison_id, if_match)
     requests.resume(call.context, summary, by=call.by, retry_failed=how.retry_failed)
     return answer(call.request, _comparison(call, comparison_id), 202)
@@ -418,6 +430,47 @@ async def verification(call: Admin, comparison_id: str) -> Response:
         return verify(call.context.services, comparison_id)
 
     return answer(call.request, await call.slowly(job))
+
+
+# banked baselines
+
+
+@router.get("/baselines", tags=["baselines"], **shows(Page[Bank]))
+def banks(call: Reader) -> Response:
+    """List banked baselines by name."""
+    return answer(call.request, Page(entries=tuple(call.context.store.banks()), next_cursor=None))
+
+
+@router.post(
+    "/baselines",
+    tags=["baselines"],
+    **answers(Bank, "Banked", *BODY, 404, 409, status=201),
+    **body(BankRequest, {"name": "nightly", "comparison_id": "20260102-030405-0a1b2c3d"}),
+)
+def bank(call: Runner, document: Body) -> Response:
+    """Bank the baseline of a finished comparison that measured its noise; it is kept meanwhile."""
+    given, by = validated(BankRequest, document), call.by
+    reading.comparison_of(call.context, given.comparison_id)  # a beginning of its id is none
+    banked = add_bank(call.context.store, given.name, given.comparison_id, who=by.who, now=by.at, details=by.details)
+    return answer(call.request, banked, 201, Location=f"/v1/baselines/{banked.name}")
+
+
+@router.get("/baselines/{name}", tags=["baselines"], **shows(Bank, 404))
+def read_bank(call: Reader, name: str) -> Response:
+    """Read a banked baseline: comparison, plan, engine, pins, and how much two of its runs differ."""
+    return answer(call.request, call.context.store.bank(name))
+
+
+@router.delete(
+    "/baselines/{name}",
+    status_code=204,
+    responses=problems(404) | {204: {"description": "Banked no more"}},
+    tags=["baselines"],
+)
+def drop_bank(call: Runner, name: str) -> Response:
+    """Forget a bank. Its comparison stays, and so do the copies that others took."""
+    call.context.store.drop_bank(name, entry=call.by.entry("baseline.drop", name))
+    return Response(status_code=204)
 
 
 @router.post(
