@@ -373,8 +373,6 @@ def _check_candidates(settings: Settings) -> None:
         raise refuse("candidate and candidates are given", "Name every candidate in candidates, or give one candidate")
     if settings.sequential:
         raise refuse("Candidates are asked at once, and --sequential asks one arm after the other", "Leave one out")
-    if settings.bank:
-        raise refuse("A bank stands in for one candidate's baseline, and there are several", "Leave out bank")
     if len(candidates) == 1:
         raise refuse(f"candidates holds {next(iter(candidates))} alone", "Give a single URL as candidate")
     if ArmName.CANDIDATE in {**settings.pods, **settings.containers}:
