@@ -55,6 +55,7 @@ Tokenize = Callable[[Sequence[str]], list[list[int]]]
 class ComparisonFilter:
     """Conditions that must all hold; None sets none."""
 
+    ids: Collection[str] | None = None
     status: ComparisonStatus | None = None
     verdict: Verdict | None = None
     label: str | None = None

@@ -70,6 +70,8 @@ def conditions_of(filters: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
     for name in ("status", "verdict", "label", "model"):
         if (value := getattr(filters, name)) is not None:
             yield c[name] == value
+    if filters.ids is not None:
+        yield c.id.in_(filters.ids)
     if filters.since is not None:
         yield c.created_at >= filters.since
     if filters.until is not None:
