@@ -115,6 +115,11 @@ def _urls(value: str) -> dict[str, str]:
     return {name.strip(): url.strip() for name, _, url in pairs}
 
 
+def _named_texts(value: Any) -> Any:
+    """Take names that YAML reads as numbers for texts."""
+    return {str(name): url for name, url in value.items()} if isinstance(value, Mapping) else value
+
+
 def _bounds(value: str) -> dict[str, tuple[str, str]]:
     """Read "reward=-1:1,score=0:100"."""
     bounds = {}
@@ -168,7 +173,7 @@ GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
-Candidates = Annotated[dict[str, str], NoDecode, _text(_urls)]
+Candidates = Annotated[dict[str, Urls], NoDecode, BeforeValidator(_named_texts), _text(_urls)]
 Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 Image = Annotated[str, AfterValidator(_image)]
 
@@ -382,9 +387,10 @@ def _check_candidates(settings: Settings) -> None:
             raise refuse(f"'{name}' does not name a candidate", "Use letters, digits, _ . and -, at most 40, as k3=URL")
         if not url:
             raise refuse(f"Candidate {name} has no URL", "Give it one, as k3=URL")
-        if other := known.get(address_of(url)):
-            raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
-        known[address_of(url)] = f"candidate {name}"
+        for address in map(address_of, urls_of(url)):
+            if other := known.get(address):
+                raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
+            known[address] = f"candidate {name}"
 
 
 def lacking(settings: Settings, needed: tuple[str, ...]) -> list[str]:

@@ -57,12 +57,12 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
         yield "log", {ArmName.BASELINE: imported.baseline, ArmName.CANDIDATE: imported.candidate}
     else:
         given = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
-        texts = dict(given)
+        shown = dict(given)
         for arm, urls in ((arm, urls_of(text)) for arm, text in given.items()):
             if len(urls) > 1:
                 told = [words("answered here", url=url, n=n) for url, n in source.by_replica.get(arm, {}).items()]
-                texts[arm] = words("replicas", n=len(urls), urls=", ".join(told or urls))
-        yield "url", texts
+                shown[arm] = words("replicas", n=len(urls), urls=", ".join(told or urls))
+        yield "url", shown
     yield "model", source.models
     if any(own.models.keys() - {source.plan.sampling.model} for own in arms.values()):
         names = {arm: [f"{name} ({count(n)})" for name, n in own.models.items()] for arm, own in arms.items()}

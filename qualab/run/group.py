@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 from qualab.errors import ComparisonBusy, InvalidValue, QualabError, RunStopped, UsageError, WrongState
 from qualab.model.canonical import plan_hash
@@ -17,6 +17,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.names import AuditPart, ComparisonStatus
 from qualab.model.plan import Group, Plan, RequestPolicy
+from qualab.model.registry import urls_of
 from qualab.run import preflight, prepare
 from qualab.run.ask import (
     AnswerKey,
@@ -150,10 +151,11 @@ async def _opened(
 
     Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one.
     """
-    for (name, url), (other, other_url) in combinations(candidates.items(), 2):
-        if services.is_same_server(url, other_url):
-            message = f"Candidates {name} and {other} are the same server ({url})"
-            raise InvalidValue(message, hint="Give each candidate a server of its own")
+    for (name, urls_text), (other, other_text) in combinations(candidates.items(), 2):
+        for url, other_url in product(urls_of(urls_text), urls_of(other_text)):
+            if services.is_same_server(url, other_url):
+                message = f"Candidates {name} and {other} are the same server ({url})"
+                raise InvalidValue(message, hint="Give each candidate a server of its own")
     urls, stale_after_s = (baseline, *candidates.values()), services.heartbeat.stale_after_s
     services.store.check_endpoints(urls, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
     async with AsyncExitStack() as stack:

@@ -269,6 +269,15 @@ def test_the_baseline_scores_its_answers_once_and_is_sampled_once_in_all_audits(
             assert all(own.scores for own in scored[0])
 
 
+def test_a_candidate_may_be_several_replicas() -> None:
+    with servers(a=Wrong(), b=Wrong(), c=Wrong()) as group:
+        a, b, c = group.candidates.values()
+        settings = group.wanted(candidate="", candidates={"two": f"{a}, {b}", "one": c}, rule=ALLOWED)
+        result = asyncio.run(start_group(group.services, settings))
+        assert not {Verdict.INVALID, "run-stopped"} & set(verdicts(result).values())
+        assert [sum(asked(server).values()) for server in group.others.values()] == [20, 20, 40]
+
+
 def test_a_candidate_that_cannot_be_compared_keeps_all_from_starting_and_is_named() -> None:
     with servers(a=Wrong(), b=replace(Wrong(), engine=EngineScript(is_dead=True))) as group:
         with pytest.raises(PairDiffers, match=r"^Candidate b: "):
@@ -295,6 +304,8 @@ BAD = [
     ({"a": "http://h:1", "b": "http://h:2"}, {"sequential": True}, "Candidates are asked at once"),
     ({"a": "http://h:1"}, {}, "candidates holds a alone"),
     ({"a": "http://h:1", "b": ""}, {}, "Candidate b has no URL"),
+    ({"a": ["http://h:1", "http://h:2"], "b": "http://h:2/v1"}, {}, "Candidate b has the URL of candidate a"),
+    ({1: "http://h:1", "b": ["http://h:2", "http://h:1"]}, {}, "Candidate b has the URL of candidate 1"),
     ({"a": "http://h:1", "b": "http://h:2"}, {"pods": {"candidate": "n/p"}}, "A pod or container of the candidate"),
 ]
 
