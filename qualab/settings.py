@@ -126,6 +126,11 @@ def _urls(value: str) -> dict[str, str]:
     return {name.strip(): url.strip() for name, _, url in pairs}
 
 
+def _named_texts(value: Any) -> Any:
+    """Take names that YAML reads as numbers for texts."""
+    return {str(name): url for name, url in value.items()} if isinstance(value, Mapping) else value
+
+
 def _bounds(value: str) -> dict[str, tuple[str, str]]:
     """Read "reward=-1:1,score=0:100"."""
     bounds = {}
@@ -184,7 +189,7 @@ Rates = Annotated[tuple[Annotated[float, Field(gt=0)], ...], NoDecode, BeforeVal
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
 Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
 Containers = Annotated[ByArm, _named(_NAME, "NAME")]
-Candidates = Annotated[dict[str, Urls], NoDecode, _text(_urls)]
+Candidates = Annotated[dict[str, Urls], NoDecode, BeforeValidator(_named_texts), _text(_urls)]
 Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 Image = Annotated[str, AfterValidator(_image)]
 
@@ -431,8 +436,6 @@ def _check_candidates(settings: Settings) -> None:
         raise refuse("candidate and candidates are given", "Name every candidate in candidates, or give one candidate")
     if settings.sequential:
         raise refuse("Candidates are asked at once, and --sequential asks one arm after the other", "Leave one out")
-    if settings.bank:
-        raise refuse("A bank stands in for one candidate's baseline, and there are several", "Leave out bank")
     if len(candidates) == 1:
         raise refuse(f"candidates holds {next(iter(candidates))} alone", "Give a single URL as candidate")
     if ArmName.CANDIDATE in {**settings.pods, **settings.containers}:
@@ -442,10 +445,10 @@ def _check_candidates(settings: Settings) -> None:
             raise refuse(f"'{name}' does not name a candidate", "Use letters, digits, _ . and -, at most 40, as k3=URL")
         if not url:
             raise refuse(f"Candidate {name} has no URL", "Give it one, as k3=URL")
-        for own in urls_of(url):
-            if other := known.get(address_of(own)):
+        for address in map(address_of, urls_of(url)):
+            if other := known.get(address):
                 raise refuse(f"Candidate {name} has the URL of {other}", "Give each server once")
-            known[address_of(own)] = f"candidate {name}"
+            known[address] = f"candidate {name}"
 
 
 def lacking(settings: Settings, needed: tuple[str, ...]) -> list[str]:

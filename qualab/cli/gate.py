@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qualab import bootstrap
+from qualab.cli.group import WORST_FIRST
 from qualab.cli.options import Database, duration
 from qualab.cli.output import Format, OutputFormat, complain, exit_code, output_may_fail, print_as, write_file
 from qualab.endpoints.remote import Service
@@ -44,6 +46,8 @@ def gate(
 ) -> None:
     """Wait for a comparison's verdict, print it with its reasons, and exit with its code.
 
+    Where the newest with a label is one of several candidates, the worst of them counts.
+
     0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 no verdict.
     """
     if comparison and (latest or label):
@@ -57,8 +61,14 @@ def gate(
         async with AsyncExitStack() as stack:
             remote = await stack.enter_async_context(Service(server, token=token)) if server else None
             source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), Clock())
-            chosen = comparison or await source.latest(label)
-            return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
+            of = partial(wait, source, timeout_s=wait_s, poll_s=poll, say=complain)
+            result = await of(comparison or await source.latest(label))
+            group = [own.values for own in result.caveats if own.code == "candidates" and latest]
+            others = [
+                f"{own['id']}-{name}" for own in group for name in own["names"] if not result.id.endswith(f"-{name}")
+            ]
+            results = [result, *[await of(other) for other in others]]
+            return min(results, key=lambda own: WORST_FIRST.index(exit_code(own.verdict)))
 
     try:
         result = bootstrap.run_async(waited())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -26,6 +27,7 @@ from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
+    from qualab.model.engine import Observation
     from qualab.store import Store
 
 
@@ -41,6 +43,7 @@ def list_comparisons(
     label: Annotated[str | None, typer.Option(help="Only comparisons with this label.")] = None,
     verdict: Annotated[Verdict | None, typer.Option(case_sensitive=False, help="Only this verdict.")] = None,
     model: Annotated[str | None, typer.Option(help="Only comparisons of this model.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="ID", help="Only the candidates of this group.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only those created since, as 2026-03-04 or 7d.")
     ] = None,
@@ -55,7 +58,9 @@ def list_comparisons(
     from qualab.run.prune import find_all
 
     begin = None if since is None else moment_of(since, option="--since", now=bootstrap.now())
-    filters = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
+    filters = ComparisonFilter(
+        status=status, verdict=verdict, label=label, model=model, group=group, since=begin, limit=limit
+    )
     comparisons = find_all(bootstrap.store_at(db), filters, now=bootstrap.now())
     if output_format is Format.JSON:
         documents = [plain(comparison) for comparison in comparisons]
@@ -88,7 +93,10 @@ def show(
 ) -> None:
     """Show a comparison's table and verdict under its plan; of a group the table that ranks its candidates."""
     store = bootstrap.store_at(db)
-    if store.group(comparison):
+    if members := store.group(comparison):
+        if plan or rounds or flips or texts or leaks:
+            hint = f"Name one of them, as: qualab show {members[0].id}"
+            raise UsageError(f"{comparison} is a group: of it there is the table of its candidates alone", hint=hint)
         from qualab.cli.group import print_group
 
         print_group(store, comparison, output_format)
@@ -127,6 +135,7 @@ def print_result(
     store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None, rounds: bool = False
 ) -> None:
     """Print a comparison with its newest analysis, under its own plan unless another is named."""
+    from qualab.model.registry import urls_of
     from qualab.report.terminal import make_console, print_histograms
     from qualab.report.words import ENGLISH
     from qualab.run.prune import find, resume_hint, runner_of
@@ -134,7 +143,9 @@ def print_result(
     comparison = find(store, comparison_id, now=bootstrap.now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
-        print_analysed(comparison, analysis, output_format)
+        has_replicas = any(len(urls_of(url)) > 1 for url in (comparison.baseline_url, comparison.candidate_url))
+        seen = store.observations(comparison.id) if has_replicas else ()
+        print_analysed(comparison, analysis, output_format, observations=seen)
         if rounds and output_format is Format.TEXT and analysis and analysis.treatment:
             print_histograms(make_console(), analysis.treatment)
         return
@@ -145,7 +156,13 @@ def print_result(
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 
 
-def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+def print_analysed(
+    comparison: Comparison,
+    analysis: Analysis | None,
+    output_format: Format,
+    *,
+    observations: Sequence[Observation] = (),
+) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
     from qualab.report.terminal import make_console, print_analysis
     from qualab.report.words import shown
@@ -159,7 +176,7 @@ def print_analysed(comparison: Comparison, analysis: Analysis | None, output_for
             document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
         print_json(document)
     elif analysis is not None:
-        print_analysis(make_console(), comparison, analysis)
+        print_analysis(make_console(), comparison, analysis, observations=observations)
 
 
 def _print_pairs(

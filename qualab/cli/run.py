@@ -46,7 +46,7 @@ RESUME_PLACES = ("checkpoint", "pods", "containers", "data_dir")
 @settings_options(
     *("baseline", "candidate", "model", "tasks", "num_fewshot", "limit", "include_path", "gen_kwargs", "allow_extra"),
     *("apply_chat_template", "system_instruction", "allow_unobserved", "image", "revision", "checkpoint"),
-    *("pods", "containers", "tokenizer", "api_key_file", "data_dir", "candidates"),
+    *("pods", "containers", "tokenizer", "api_key_file", "data_dir", "candidates", "bank", "db"),
 )
 def preflight(
     experiment: ExperimentFile = None,
@@ -56,7 +56,8 @@ def preflight(
 ) -> None:
     """Check a pair before a run: same model and configuration; a drafter in the candidate alone, and it drafts.
 
-    Sends a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
+    With a bank also that the baseline is, and would be asked, what it was when it was banked. Sends a few short
+    requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
     """
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.report.terminal import make_console, print_preflight
@@ -65,8 +66,9 @@ def preflight(
     frozen = read_frozen(experiment)
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     progress = _progress()
-    services = replace(bootstrap.pair_services_of(settings), keys=keys_of(settings), progress=progress)
     check_given(settings)
+    services = bootstrap.services_of(settings) if settings.bank else bootstrap.pair_services_of(settings)
+    services = replace(services, keys=keys_of(settings), progress=progress)
     plan, preflighted = frozen.plan if frozen else None, {}
     for name, own in settings.pairs.items():
         try:

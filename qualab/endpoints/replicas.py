@@ -20,7 +20,7 @@ from qualab.model.registry import urls_of
 T = TypeVar("T")
 MOST_OF_SHARE = 1.25
 """How much of an even share of the requests under way a replica may have, before the others are preferred."""
-SUMMED = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps")
+SUMMED = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps", "started_at_s")
 
 
 @dataclass(slots=True, eq=False)
@@ -97,11 +97,13 @@ class Replicas:
 
     async def counters(self) -> Counters | None:
         """Add up the counters, those of a dead one as last read; None where one is closed."""
-        total = added_counters(await asyncio.gather(*map(self._read, self._all)))
-        if total is None or not (n_restarts := sum(replica.n_restarts for replica in self._all)):
+        read = await asyncio.gather(*map(self._read, self._all))
+        is_unread = [own.lost and reading is None for own, reading in zip(self._all, read, strict=True)]
+        total = added_counters([reading for reading, left_out in zip(read, is_unread, strict=True) if not left_out])
+        n_restarts = sum(replica.n_restarts for replica in self._all)
+        if total is None or total.started_at_s is not None or not n_restarts:
             return total
-        # a sum does not show that one of them began anew
-        return replace(total, started_at_s=(total.started_at_s or 0.0) + n_restarts)
+        return replace(total, started_at_s=float(n_restarts))  # a sum does not show that one of them began anew
 
     async def _read(self, replica: Replica) -> Counters | None:
         now = None if replica.lost else await replica.endpoint.counters()
@@ -218,7 +220,7 @@ def merged_engine(engines: Sequence[Engine]) -> Engine:
 
 
 def added_counters(parts: Sequence[Counters | None]) -> Counters | None:
-    """Add up counters; None, also for a single one, where a part is not told. The start is the last one's."""
+    """Add up counters; None, also for a single one, where a part is not told."""
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
@@ -230,6 +232,6 @@ def added_counters(parts: Sequence[Counters | None]) -> Counters | None:
     return Counters(
         drafting=sum(drafting, Drafting()) if drafting else None,
         source=next((part.source for part in known if part.drafting is not None), known[0].source),
-        started_at_s=max((part.started_at_s for part in known if part.started_at_s is not None), default=None),
+        n_servers=len(known),
         **sums,
     )

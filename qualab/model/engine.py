@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -86,8 +87,12 @@ class Counters:
     decode_steps: int | None = None
     """Steps in that time: each gives a request one token, or what a draft round yields."""
     started_at_s: float | None = None
+    """Of replicas the sum."""
+    n_servers: int = 1
 
     def has_restarted_since(self, earlier: Counters) -> bool:
+        if self.n_servers != earlier.n_servers:  # one that died since is counted no more
+            return False
         if self.started_at_s != earlier.started_at_s:
             return True
         if self.source is earlier.source is DraftSource.COUNTERS:
@@ -452,6 +457,15 @@ def replicas_seen(observations: Iterable[Observation], arm: ArmName) -> list[Rep
     """List what an arm's replicas did, stretch by stretch; empty for a single server."""
     seen = (own.replicas for own in observations if isinstance(own, ReplicasSeen) and own.arm is arm)
     return [use for uses in seen for use in uses]
+
+
+def answers_by_replica(observations: Iterable[Observation]) -> dict[ArmName, Counter[str]]:
+    """Count each replica's answers by its URL; an arm of a single server has none."""
+    seen, n_answers = list(observations), {arm: Counter[str]() for arm in ArmName}
+    for arm, counts in n_answers.items():
+        for use in replicas_seen(seen, arm):
+            counts[use.url] += use.n_answers
+    return n_answers
 
 
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:

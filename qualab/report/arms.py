@@ -56,9 +56,13 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     if imported:
         yield "log", {ArmName.BASELINE: imported.baseline, ArmName.CANDIDATE: imported.candidate}
     else:
-        urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
-        several = {arm: len(urls_of(text)) for arm, text in urls.items()}
-        yield "url", {arm: words("replicas", n=n, urls=urls[arm]) if n > 1 else urls[arm] for arm, n in several.items()}
+        given = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
+        shown = dict(given)
+        for arm, urls in ((arm, urls_of(text)) for arm, text in given.items()):
+            if len(urls) > 1:
+                told = [words("answered here", url=url, n=n) for url, n in source.by_replica.get(arm, {}).items()]
+                shown[arm] = words("replicas", n=len(urls), urls=", ".join(told or urls))
+        yield "url", shown
     yield "model", source.models
     if any(own.models.keys() - {source.plan.sampling.model} for own in arms.values()):
         names = {arm: [f"{name} ({count(n)})" for name, n in own.models.items()] for arm, own in arms.items()}
@@ -221,7 +225,9 @@ def noise_blocks(source: Source, words: Words) -> Iterator[Block]:
                 for row in source.primaries
                 if (share := left.get(row.id)) is not None
             ]
-            yield Paragraph(text=words("runs in test", n_runs=n_runs, shares=tuple(shares)))
+            yield Paragraph(text=words("runs in test", n_runs=n_runs))
+            if shares:
+                yield Paragraph(text=words("variance left", shares=tuple(shares)))
     else:
         yield Paragraph(text=words("no noise"))
         key = "arms only" if pairs.n_pairs else "no generations"

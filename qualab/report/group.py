@@ -88,7 +88,8 @@ def _candidate(store: Store, comparison: Comparison) -> RankedCandidate:
         return candidate
     tasks = [task for task in (analysis.treatment.tasks if analysis.treatment else ()) if task.rounds]
     latency = {arm.arm: arm.latency_p50_s for arm in analysis.arms}
-    before, after = latency.get(ArmName.BASELINE), latency.get(ArmName.CANDIDATE)
+    before = None if comparison.plan.bank else latency.get(ArmName.BASELINE)  # a bank's was measured at another time
+    after = latency.get(ArmName.CANDIDATE)
     signs = {spec.id: 1.0 if spec.higher_is_better else -1.0 for spec in comparison.plan.metrics}
     primaries = [(row.id, row.evidence) for row in analysis.metrics if row.is_primary]
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from qualab.model.engine import answers_by_replica
 from qualab.model.names import Language
 from qualab.model.report import Block, Report, Section
 from qualab.report import arms, scores, verdict
@@ -45,10 +46,12 @@ def report_model(store: Store, comparison_id: str, language: Language, *, plan_h
     comparison, analysis = analysed(store, comparison_id, plan_hash=plan_hash)
     is_own = analysis.plan_hash == comparison.plan_hash
     judged = comparison if is_own else under_its_plan(comparison, analysis)
+    observations = store.observations(comparison.id)
     source = Source(
         comparison=judged,
         analysis=analysis,
-        observations=store.observations(comparison.id),
+        observations=observations,
+        by_replica=answers_by_replica(observations),
         flips=find_flips(store, judged),
         signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qualab.model.comparison import Analysis, Comparison, MetricResult, SignOff
@@ -46,6 +46,8 @@ class Source:
     analysis: Analysis
     observations: Sequence[Observation] | None = None
     """None where they were not read."""
+    by_replica: Mapping[ArmName, Mapping[str, int]] = field(default_factory=dict)
+    """Answers of each server of an arm of several, by URL."""
     flips: Flips | None = None
     """None where no scores are stored."""
     signoffs: Sequence[SignOff] = ()

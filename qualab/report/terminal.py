@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from qualab.model.engine import EngineSummary, Preflight, Treatment
+from qualab.model.engine import EngineSummary, Observation, Preflight, Treatment, answers_by_replica
 from qualab.model.names import ArmName
 from qualab.model.report import (
     Block,
@@ -70,9 +70,12 @@ def make_console(*, is_error: bool = False) -> Console:
     return console if console.is_terminal else Console(stderr=is_error, width=UNBOUNDED)
 
 
-def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
-    """Draw a comparison's report as it was found under the analysis's plan."""
-    report = model_of(Source(comparison=comparison, analysis=analysis), ENGLISH, sections=SECTIONS)
+def print_analysis(
+    console: Console, comparison: Comparison, analysis: Analysis, *, observations: Sequence[Observation] = ()
+) -> None:
+    """Draw a comparison's report as it was found under the analysis's plan; `observations` tell of replicas."""
+    source = Source(comparison=comparison, analysis=analysis, by_replica=answers_by_replica(observations))
+    report = model_of(source, ENGLISH, sections=SECTIONS)
     under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
     *sections, verdict = report.sections
     for section in sections:

@@ -27,7 +27,7 @@ from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
-from qualab.run.bank import check_sample, sample_left, sample_run
+from qualab.run.bank import check_sample, sample_left, sample_of, sample_run
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
 from qualab.run.replicas import record_replicas, replica_pauses
@@ -57,7 +57,7 @@ class Job:
     """A further run of the baseline, or 0."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Arm:
     name: ArmName
     endpoint: Endpoint
@@ -68,6 +68,8 @@ class Arm:
     last_error: str = ""
     attempts: int = 0
     prompt_tokens: int = 0
+    is_asked: bool = True
+    """False once it was stopped, or its comparison decided, while others are asked."""
     queue: asyncio.Queue[Job | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +93,11 @@ class Arm:
         if self.missing_in_a_row >= max(MIN_FAILURES_IN_A_ROW, 2 * policy.concurrency):
             raise self.stopped(Reason("stopped.failures-in-a-row", {"n": self.missing_in_a_row}))
 
+    def check_answered(self) -> None:
+        """Raise RunStopped where all of the plan failed; a resumed run's part of it is for the analysis to judge."""
+        if self.missing == self.total:
+            raise self.stopped(Reason("stopped.no-answers", {"total": self.total}))
+
     def stopped(self, why: Reason) -> RunStopped:
         values = {"arm": self.name, "url": self.endpoint.url, "why": why, "error": self.last_error}
         reason = Reason("stopped.arm-fails", values)
@@ -104,10 +111,8 @@ Pause = tuple[int, Callable[[], Awaitable[bool]]]
 async def ask_all(run: Run) -> None:
     """Ask what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
     arms, recorder = arms_of(run), _recorder(run)
-    jobs, checks = _with_sample(run)
-    pauses = sorted([*checks, *await pauses_of(run, arms)], key=lambda pause: pause[0])
-    feeding = feed(run.items, arms, answers_there(run), jobs=jobs, recorder=recorder, pauses=pauses)
-    await ask_in_step(run, arms, recorder, feeding)
+    jobs, lacks, pauses = jobs_of_plan(run), lacking(answers_there(run)), await pauses_of(run, arms)
+    await ask_in_step(run, arms, recorder, feed(run.items, arms, lacks, jobs=jobs, recorder=recorder, pauses=pauses))
 
 
 def arms_of(run: Run) -> list[Arm]:
@@ -132,39 +137,52 @@ def answers_there(run: Run) -> dict[int, set[AnswerKey]]:
     return {number: run.services.store.answered(run.id, run=number) for number in numbers}
 
 
-def jobs_in_step(run: Run, item: Item) -> Iterator[Job]:
-    """Make an item's jobs: those of both arms, then the baseline's further ones that are in the tests."""
-    yield from _planned_jobs(run, item)
-    if item.kind is RequestKind.GENERATION:
-        for number in range(1, run.plan.n_baseline_runs):
-            yield from _planned_jobs(run, item, number=number)
+def lacking(done: Mapping[int, Container[AnswerKey]]) -> Callable[[Arm, Job | Answer], bool]:
+    """Tell which arms a job is for: those that lack its answer among those that are there, by run."""
+    return lambda arm, job: (
+        (not job.run or arm.name is ArmName.BASELINE)
+        and (arm.name, job.position, job.choice, job.repeat) not in done[job.run]
+    )
 
 
-def _with_sample(run: Run) -> tuple[Callable[[Item], Iterator[Job]], list[Pause]]:
-    """Add what is asked again of a bank to the jobs, whole before the first look, and the pause that checks it."""
-    sample, looks = sample_left(run), run.plan.looks
-    if not sample:
-        return partial(jobs_in_step, run), []
-    first = stage_ends(run.items, n_stages=looks.n_looks if looks else 1)[0]
-    n_each = -(-len(sample) // max(1, first))
+def jobs_of_plan(run: Run) -> Callable[[Item], Iterator[Job]]:
+    """Make an item's jobs: both arms', the baseline's further ones that are in the tests, and a bank's sample.
+
+    The sample is asked whole before the first look.
+    """
+    sample, n_each = sample_left(run), _sample_share(run)
 
     def jobs(item: Item) -> Iterator[Job]:
-        yield from jobs_in_step(run, item)
+        yield from _planned_jobs(run, item)
+        if item.kind is RequestKind.GENERATION:
+            for number in range(1, run.plan.n_baseline_runs):
+                yield from _planned_jobs(run, item, number=number)
         for own in sample[item.position * n_each : (item.position + 1) * n_each]:
             yield next(_planned_jobs(run, own, number=sample_run(run.plan)))
 
-    async def agreed() -> bool:
+    return jobs
+
+
+def _sample_share(run: Run) -> int:
+    """Items of a bank's sample that are asked with each of the run's."""
+    looks = run.plan.looks
+    first = stage_ends(run.items, n_stages=looks.n_looks if looks else 1)[0]
+    return -(-len(sample_of(run.plan, run.items)) // max(1, first))
+
+
+def _sample_pauses(run: Run) -> list[Pause]:
+    async def agrees() -> bool:
         await in_thread(run.services, partial(check_sample, run))
         return True
 
-    return jobs, [(-(-len(sample) // n_each), agreed)]
+    return [(-(-len(sample) // _sample_share(run)), agrees)] if (sample := sample_left(run)) else []
 
 
 async def pauses_of(run: Run, arms: Sequence[Arm]) -> list[Pause]:
-    """Plan all pauses in their order."""
+    """Plan all pauses in their order; a bank is checked before anything else is looked at."""
     ends = [end for *_, end in _stretches(run.items, stages=[len(run.items)])]
-    pauses = [*await observation_pauses(run, arms), *replica_pauses(run, ends), *look_pauses(run)]
-    return sorted(pauses, key=lambda pause: pause[0])
+    seen = [*await observation_pauses(run, arms), *replica_pauses(run, ends)]
+    return sorted([*_sample_pauses(run), *seen, *look_pauses(run)], key=lambda pause: pause[0])
 
 
 async def ask_noise(run: Run) -> None:
@@ -192,7 +210,7 @@ async def ask_noise(run: Run) -> None:
             random.Random(f"{run.plan.sampling.seed}:noise:{number}").shuffle(order)
             arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency)
             recorder, jobs = _recorder(run), partial(_planned_jobs, run, number=number)
-            feeding = feed(order, [arm], {number: done}, jobs=jobs, recorder=recorder)
+            feeding = feed(order, [arm], lacking({number: done}), jobs=jobs, recorder=recorder)
             await ask_in_step(run, [arm], recorder, feeding)
             await record_replicas(run, {ArmName.BASELINE: endpoint})
 
@@ -200,26 +218,25 @@ async def ask_noise(run: Run) -> None:
 async def feed(
     items: Sequence[Item],
     arms: Sequence[Arm],
-    done: Mapping[int, Container[AnswerKey]],
+    lacks: Callable[[Arm, Job], bool],
     *,
     jobs: Callable[[Item], Iterable[Job]],
-    recorder: Recorder[Answer],
+    recorder: Recorder[Any],
     pauses: Sequence[Pause] = (),
 ) -> None:
-    """Hand jobs to the arms in step; which arm is given an item first alternates. `done`: answers there, by run."""
+    """Hand each job to the arms that lack its answer, in step; which arm is given an item first alternates."""
     start = 0
     for end, then in (*pauses, (len(items), None)):
         for item in items[start:end]:
-            order = arms if item.position % 2 == 0 else arms[::-1]
             for job in jobs(item):
-                for arm in order:
-                    is_asked = not job.run or arm.name is ArmName.BASELINE
-                    if is_asked and (arm.name, job.position, job.choice, job.repeat) not in done[job.run]:
+                for arm in [arm for arm in arms if lacks(arm, job)][:: 1 if item.position % 2 == 0 else -1]:
+                    if arm.is_asked:  # still, after the others had room
                         await arm.queue.put(job)
         start = end
         if then:
             for arm in arms:
-                await arm.queue.join()
+                if arm.is_asked:
+                    await arm.queue.join()
             await recorder.flush()
             if not await then():
                 break
@@ -261,25 +278,35 @@ async def ask_in_step(
     run: Run, arms: Sequence[Arm], recorder: Recorder[Answer], feeding: Coroutine[Any, Any, None]
 ) -> None:
     """Ask what a feeder puts into the arms' queues, and record it, with heartbeats. Raises as `ask_all`."""
+    await at_once([run], recorder, [feeding, *(work(arm, recorder.add, run) for arm in arms)])
+    for arm in arms:
+        arm.check_answered()
+
+
+async def at_once(runs: Sequence[Run], recorder: Recorder[Any], asking: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Ask with heartbeats, and record what has arrived whatever comes of it."""
     try:
         with own_error():
             async with asyncio.TaskGroup() as group:
-                beating = group.create_task(beat(run))
-                async with asyncio.TaskGroup() as asking:
-                    asking.create_task(feeding)
-                    for arm in arms:
-                        for _ in range(arm.concurrency):
-                            asking.create_task(work(arm, recorder.add, run))
-                beating.cancel()
+                beats = [group.create_task(beat(run)) for run in runs]
+                async with asyncio.TaskGroup() as tasks:
+                    for job in asking:
+                        tasks.create_task(job)
+                for beating in beats:
+                    beating.cancel()
     finally:
         await recorder.flush()
-    for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
-        if arm.missing == arm.total:
-            raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 
 async def work(arm: Arm, add: Callable[[Answer], Awaitable[None]], run: Run) -> None:
     """Ask an arm what its queue holds, and `add` each answer. Raises RunStopped where it fails too often."""
+    with own_error():
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(arm.concurrency):
+                workers.create_task(_work(arm, add, run))
+
+
+async def _work(arm: Arm, add: Callable[[Answer], Awaitable[None]], run: Run) -> None:
     policy, on_wait = run.plan.policy, partial(run.services.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
         reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)

@@ -31,7 +31,7 @@ from qualab.model.plan import AuditPlan, SamplingPlan
 from qualab.model.reason import Reason
 from qualab.model.structured import STRESS, structured_request
 from qualab.report.words import ENGLISH
-from qualab.run.ask import Arm, Recorder, ask_in_step, feed, jobs_of, kept_alive, looked_to, own_error
+from qualab.run.ask import Arm, Recorder, ask_in_step, feed, jobs_of, kept_alive, lacking, looked_to, own_error
 from qualab.run.prepare import Run
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class _Audit:
         feeding = feed(
             items,
             arms,
-            {0: done},
+            lacking({0: done}),
             jobs=lambda item: jobs_of(item, seed=seed + item.position),
             recorder=recorder,
             pauses=[(1, is_taken)],

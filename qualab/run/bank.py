@@ -305,7 +305,7 @@ def check_sample(run: Run) -> None:
     flips = _differ(*scores)
     if 2 * len(texts) < len(drawn):
         values = {"name": bank.name, "n": len(texts), "total": len(drawn)}
-        raise _stopped(run, Reason("stopped.bank-unanswered", values), hint=resume_hint(run.id, retry_failed=True))
+        raise _stopped(run, Reason("stopped.bank-unanswered", values), hint=resume_hint(_way(run), retry_failed=True))
     seen = BankSeen(
         seen_at=run.services.clock.now(),
         name=bank.name,
@@ -346,5 +346,10 @@ def _trouble(seen: BankSeen, before: set[str], now: set[str], *, alpha: float) -
 
 
 def _stopped(run: Run, trouble: Reason, hint: str = "") -> RunStopped:
-    kept = f"The candidate's answers are kept; `qualab resume {run.id}` stops here again"
+    kept = f"The candidate's answers are kept; `qualab resume {_way(run)}` stops here again"
     return RunStopped(ENGLISH.reason(trouble), hint=hint or f"{START_ANEW}. {kept}", reason=trouble)
+
+
+def _way(run: Run) -> str:
+    """The id by which all that share a bank's sample go on."""
+    return run.plan.group.id if run.plan.group else run.id

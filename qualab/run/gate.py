@@ -51,9 +51,12 @@ class StoredVerdicts:
         return _newest(self.store.page(ComparisonFilter(label=label, limit=1)), label)
 
     async def verdict(self, comparison_id: str) -> ComparisonSummary:
-        with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
-            comparison_id = self.store.get(comparison_id).id
-        summary = self.store.summary(comparison_id)
+        try:  # a beginning of its id will do, once it has a plan
+            summary = self.store.summary(self.store.get(comparison_id).id)
+        except ComparisonNotFound as unknown:
+            with suppress(ComparisonNotFound):
+                return self.store.summary(comparison_id)
+            raise unknown
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
         if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)

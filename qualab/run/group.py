@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 
 from qualab.errors import ComparisonBusy, InvalidValue, QualabError, RunStopped, UsageError, WrongState
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
-from qualab.model.names import ArmName, AuditPart, ComparisonStatus
+from qualab.model.names import AuditPart, ComparisonStatus
 from qualab.model.plan import Group, Plan, RequestPolicy
-from qualab.model.reason import Reason
 from qualab.model.registry import urls_of
 from qualab.run import preflight, prepare
 from qualab.run.ask import (
     AnswerKey,
     Arm,
+    Job,
     Pause,
     Recorder,
     answers_there,
     arms_of,
-    beat,
-    jobs_in_step,
+    at_once,
+    feed,
+    jobs_of_plan,
     kept_alive,
+    lacking,
     looked_to,
-    own_error,
     pauses_of,
     work,
 )
+from qualab.run.bank import banked_answers, sample_left, sample_run
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
@@ -56,14 +58,8 @@ class Member:
 
     run: Run
     arm: Arm
-    done: Mapping[int, set[AnswerKey]]
-    pauses: Sequence[Pause]
-    is_asked: bool = True
-    """False once its comparison has reached a decision or was stopped."""
+    lacks: Callable[[Arm, Job | Answer], bool]
     stop: RunStopped | None = None
-
-    def lacks(self, arm: ArmName, position: int, choice: int, repeat: int, run: int) -> bool:
-        return self.is_asked and (arm, position, choice, repeat) not in self.done[run]
 
 
 async def start_group(
@@ -110,7 +106,8 @@ async def start_group(
                 local=local,
             )
             runs.append(Run(services, comparison, tasks, items, arms[name]))
-        services.store.create(runs[0].comparison, items, more=[run.comparison for run in runs[1:]])
+        banked = banked_answers(services.store, plan, items)
+        services.store.create(runs[0].comparison, items, banked, more=[run.comparison for run in runs[1:]])
         with way_on(group_id), _held(runs):
             for run, seen in zip(runs, all_checked, strict=True):
                 record(run, seen)
@@ -157,11 +154,11 @@ async def _opened(
 
     Raises InvalidValue for one server twice, ComparisonBusy where another comparison uses one.
     """
-    each = [(name, url) for name, text in candidates.items() for url in urls_of(text)]
-    for (name, url), (other, other_url) in combinations(each, 2):
-        if name != other and services.is_same_server(url, other_url):
-            message = f"Candidates {name} and {other} are the same server ({url})"
-            raise InvalidValue(message, hint="Give each candidate a server of its own")
+    for (name, urls_text), (other, other_text) in combinations(candidates.items(), 2):
+        for url, other_url in product(urls_of(urls_text), urls_of(other_text)):
+            if services.is_same_server(url, other_url):
+                message = f"Candidates {name} and {other} are the same server ({url})"
+                raise InvalidValue(message, hint="Give each candidate a server of its own")
     urls, stale_after_s = (baseline, *candidates.values()), services.heartbeat.stale_after_s
     services.store.check_endpoints(urls, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
     async with AsyncExitStack() as stack:
@@ -227,14 +224,21 @@ async def _ask_together(group_id: str, runs: Sequence[Run]) -> list[Member]:
     """Ask what is missing of all arms. A candidate that fails too often is stopped; the baseline stops all."""
     services, progress = runs[0].services, runs[0].services.progress
     baseline = next(arm for arm in arms_of(runs[0]) if arm.name is BASELINE)
-    members = []
+    members: list[Member] = []
+    pauses: list[Pause] = []
+    there: list[Mapping[int, set[AnswerKey]]] = []
     for run in runs:
         candidate = next(arm for arm in arms_of(run) if arm.name is CANDIDATE)
-        pauses = await pauses_of(run, [baseline, candidate])
-        members.append(Member(run=run, arm=candidate, done=answers_there(run), pauses=pauses))
+        there.append(answers_there(run))
+        members.append(Member(run=run, arm=candidate, lacks=lacking(there[-1])))
+        own_pauses = await pauses_of(run, [baseline, candidate])
+        pauses += [(end, partial(_goes_on, members, members[-1], then)) for end, then in own_pauses]
         set_status(run, ComparisonStatus.RUNNING)
-    n_done = [Counter(key[0] for keys in member.done.values() for key in keys) for member in members]
-    done = {BASELINE: min(own[BASELINE] for own in n_done), CANDIDATE: sum(own[CANDIDATE] for own in n_done)}
+    asked = [sample_run(runs[0].plan)] if runs[0].plan.bank else [*there[0]]
+    done = {
+        BASELINE: min(sum(key[0] is BASELINE for number in asked for key in own[number]) for own in there),
+        CANDIDATE: sum(key[0] is CANDIDATE for own in there for key in own[0]),
+    }
     totals = {BASELINE: baseline.total, CANDIDATE: sum(member.arm.total for member in members)}
     progress.started(replace(runs[0].comparison, id=group_id), totals=totals, done=done)
 
@@ -247,72 +251,36 @@ async def _ask_together(group_id: str, runs: Sequence[Run]) -> list[Member]:
 
     recorder = Recorder(put)
 
+    def lacks(arm: Arm, job: Job) -> bool:
+        return any(own.arm.is_asked and arm in (baseline, own.arm) and own.lacks(arm, job) for own in members)
+
     async def add_shared(answer: Answer) -> None:
-        place = (answer.position, answer.choice, answer.repeat, answer.run)
-        await recorder.add(([member.run.id for member in members if member.lacks(BASELINE, *place)], answer))
+        ids = [own.run.id for own in members if own.arm.is_asked and own.lacks(baseline, answer)]
+        await recorder.add((ids, answer))
 
     try:
-        with own_error():
-            async with asyncio.TaskGroup() as group:
-                beats = [group.create_task(beat(run)) for run in runs]
-                async with asyncio.TaskGroup() as asking:
-                    asking.create_task(_feed(members, baseline, recorder))
-                    for _ in range(baseline.concurrency):
-                        asking.create_task(work(baseline, add_shared, runs[0]))
-                    for member in members:
-                        asking.create_task(_ask_candidate(member, recorder))
-                for beating in beats:
-                    beating.cancel()
-        if baseline.missing == baseline.total:
-            raise baseline.stopped(Reason("stopped.no-answers", {"total": baseline.total}))
+        arms = [baseline, *(member.arm for member in members)]
+        jobs = jobs_of_plan(next(filter(sample_left, runs), runs[0]))
+        pauses.sort(key=lambda pause: pause[0])
+        feeding = feed(runs[0].items, arms, lacks, jobs=jobs, recorder=recorder, pauses=pauses)
+        asking = [feeding, work(baseline, add_shared, runs[0]), *(_ask_candidate(own, recorder) for own in members)]
+        await at_once(runs, recorder, asking)
+        baseline.check_answered()
     except RunStopped as stop:
         for member in members:
             set_status(member.run, ComparisonStatus.STOPPED, member.stop or stop)
-        stop.hint = resume_hint(group_id, retry_failed=True)
+        stop.hint = stop.hint or resume_hint(group_id, retry_failed=True)
         raise
     finally:
-        await recorder.flush()
         progress.finished()
-    for member in members:
-        if member.arm.missing == member.arm.total and not member.stop:
-            _stop(member, member.arm.stopped(Reason("stopped.no-answers", {"total": member.arm.total})))
     return members
 
 
-async def _feed(members: Sequence[Member], baseline: Arm, recorder: Recorder[tuple[Sequence[str], Answer]]) -> None:
-    """Hand each job to the baseline and to every candidate that is still asked, in an order that turns round."""
-    run, start = members[0].run, 0
-    ends = {len(run.items), *(position for member in members for position, _ in member.pauses)}
-    for end in sorted(ends):
-        for item in run.items[start:end]:
-            turn = 1 if item.position % 2 == 0 else -1
-            for job in jobs_in_step(run, item):
-                place = (job.position, job.choice, job.repeat, job.run)
-                lacking = [member.arm for member in members if not job.run and member.lacks(CANDIDATE, *place)]
-                is_shared = any(member.lacks(BASELINE, *place) for member in members)
-                for arm in [*([baseline] if is_shared else []), *lacking][::turn]:
-                    if arm is baseline or any(member.arm is arm and member.is_asked for member in members):
-                        await arm.queue.put(job)
-        start = end
-        for arm in (baseline, *(member.arm for member in members if member.is_asked)):
-            await arm.queue.join()
-        await recorder.flush()
-        for member in members:
-            for position, then in member.pauses:
-                if member.is_asked and position == end and not await then():
-                    member.is_asked = False
-                    await _end(member.arm)
-        if not any(member.is_asked for member in members):
-            break
-    await _end(baseline)
-    for member in members:
-        if member.is_asked:
-            await _end(member.arm)
-
-
-async def _end(arm: Arm) -> None:
-    for _ in range(arm.concurrency):
-        await arm.queue.put(None)
+async def _goes_on(members: Sequence[Member], own: Member, then: Callable[[], Awaitable[bool]]) -> bool:
+    """Do what a member's pause asks for, unless it is asked no more; tell whether any is."""
+    if own.arm.is_asked:
+        own.arm.is_asked = await then()
+    return any(member.arm.is_asked for member in members)
 
 
 async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str], Answer]]) -> None:
@@ -323,10 +291,8 @@ async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str],
         await recorder.add((ids, answer))
 
     try:
-        with own_error():
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(arm.concurrency):
-                    workers.create_task(work(arm, add, member.run))
+        await work(arm, add, member.run)
+        arm.check_answered()
     except RunStopped as stop:
         _stop(member, stop)
         while not arm.queue.empty():
@@ -337,7 +303,7 @@ async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str],
 
 
 def _stop(member: Member, stop: RunStopped) -> None:
-    member.is_asked, member.stop = False, stop
+    member.arm.is_asked, member.stop = False, stop
     stop.hint = resume_hint(member.run.id, retry_failed=True)
     group = member.run.plan.group
     if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last

@@ -265,12 +265,9 @@ async def prepared(
         checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
-    store = services.store if isinstance(services, Services) else None
+    store = services.store if isinstance(services, Services) else None  # a preflight has one where there is a bank
     banked = find_banked(store, settings.bank) if store else None
-    if store:
-        plan = with_bank(plan, settings, banked)
-    elif frozen:  # a preflight alone has no store to look its bank up in
-        plan = replace(plan, bank=frozen.bank, noise_floor=frozen.noise_floor)
+    plan = with_bank(plan, settings, banked)
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen

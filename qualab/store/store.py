@@ -59,16 +59,15 @@ class Store(Queue, Registry, Banks):
         *,
         more: Iterable[Comparison] = (),
     ) -> None:
-        """Store the plan, every item and a bank's answers, or nothing; with `more` comparisons of a group.
+        """Store the plan, every item and a bank's answers, or nothing; the same of `more` comparisons of a group.
 
         Raises StoreError where an id or an item is there already.
         """
         with self.writing() as connection:
-            key = _insert_comparison(connection, comparison, items)
+            keys = [_insert_comparison(connection, own, items) for own in (comparison, *more)]
             for chunk in rows.chunks(answers):
-                _insert_answers(connection, key, chunk)
-            for own in more:
-                _insert_comparison(connection, own, items)
+                for key in keys:
+                    _insert_answers(connection, key, chunk)
 
     def put_whole(
         self,

@@ -107,6 +107,10 @@ async def test_further_answers_prove_what_one_does_not_and_the_report_says_what_
         texts(tuple(noise_blocks(Source(comparison=bench.store.get(twice.comparison_id), analysis=twice), ENGLISH)))
     )
     assert f"against one answer: sums/exact_match,none: {100 * left:.1f}" in text
+    # where nothing differs there is no variance to compare
+    same = Bench.of(50)
+    told = Source(comparison=same.store.get((alike := await same.run(noise_floor=TWICE)).comparison_id), analysis=alike)
+    assert "against one answer" not in "\n".join(texts(tuple(noise_blocks(told, ENGLISH))))
 
 
 async def test_runs_with_looks_end_earlier_on_average() -> None:

@@ -15,13 +15,16 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, PairDiffers, QualabError, RunStopped, WrongState
 from qualab.model.comparison import Analysis
+from qualab.model.engine import bank_seen
 from qualab.model.names import AnswerStatus, ArmName, AuditPart, AuditRuling, ComparisonStatus, LookDecision, Verdict
 from qualab.model.plan import NoisePlan
 from qualab.model.registry import Heartbeat
 from qualab.report.group import RankedGroup, ranked_group
+from qualab.run.bank import add_bank
 from qualab.run.group import GroupResult, resume_group, start_group
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
 from qualab.run.run import resume
+from qualab.run.verify import verify
 from tests.app.fakes import BASELINE
 from tests.app.scripted_pair import ALLOWED, Killing, MadeUpTasks, Pair, Talker
 from tests.app.test_audit_run import AUDITED, TELLS, bodies
@@ -272,6 +275,15 @@ def test_the_baseline_scores_its_answers_once_and_is_sampled_once_in_all_audits(
             assert all(own.scores for own in scored[0])
 
 
+def test_a_candidate_may_be_several_replicas() -> None:
+    with servers(a=Wrong(), b=Wrong(), c=Wrong()) as group:
+        a, b, c = group.candidates.values()
+        settings = group.wanted(candidate="", candidates={"two": f"{a}, {b}", "one": c}, rule=ALLOWED)
+        result = asyncio.run(start_group(group.services, settings))
+        assert not {Verdict.INVALID, "run-stopped"} & set(verdicts(result).values())
+        assert [sum(asked(server).values()) for server in group.others.values()] == [20, 20, 40]
+
+
 def test_a_candidate_that_cannot_be_compared_keeps_all_from_starting_and_is_named() -> None:
     with servers(a=Wrong(), b=replace(Wrong(), engine=EngineScript(is_dead=True))) as group:
         with pytest.raises(PairDiffers, match=r"^Candidate b: "):
@@ -298,6 +310,8 @@ BAD = [
     ({"a": "http://h:1", "b": "http://h:2"}, {"sequential": True}, "Candidates are asked at once"),
     ({"a": "http://h:1"}, {}, "candidates holds a alone"),
     ({"a": "http://h:1", "b": ""}, {}, "Candidate b has no URL"),
+    ({"a": ["http://h:1", "http://h:2"], "b": "http://h:2/v1"}, {}, "Candidate b has the URL of candidate a"),
+    ({1: "http://h:1", "b": ["http://h:2", "http://h:1"]}, {}, "Candidate b has the URL of candidate 1"),
     ({"a": "http://h:1", "b": "http://h:2"}, {"pods": {"candidate": "n/p"}}, "A pod or container of the candidate"),
 ]
 
@@ -310,3 +324,42 @@ def test_what_cannot_be_candidates_is_refused_in_one_line(candidates: Any, more:
         load(content={"baseline": "http://off", "model": "m", "candidates": candidates, **more}, environment=False)
     assert error.value.hint
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("looks", "killed_after"), [(None, None), (4, None), (None, 30), (None, 150)])
+def test_a_bank_stands_in_for_the_baseline_of_all_candidates_and_is_sampled_once(
+    looks: int | None, killed_after: int | None
+) -> None:
+    with servers(n_items=200, a=Wrong(), b=Wrong(every=4)) as group:
+        first = group.compared(candidate=group.on.url, rule=ALLOWED, noise_floor_runs=1)
+        add_bank(group.store, "nightly", first.comparison_id, who="me", now=NOW)
+        for server in (group.off, *group.others.values()):
+            server.seen.clear()
+        result = group.run(rule=ALLOWED, bank="nightly", bank_sample=50, looks=looks, killed_after=killed_after)
+        if killed_after:
+            result = asyncio.run(resume_group(group.services, group.group_id))
+        assert verdicts(result) == {"a": Verdict.EQUIVALENT, "b": Verdict.REGRESSION}
+        in_flight = 8 if killed_after else 0
+        assert 50 <= sum(asked(group.off).values()) <= 50 + in_flight
+        for own in group.store.group(group.group_id):
+            seen = bank_seen(group.store.observations(own.id))
+            assert seen is not None
+            assert (seen.n_compared, seen.trouble) == (50, None)
+            assert not verify(group.services, own.id).is_altered
+        assert {own.speed for own in group.ranked().candidates} == {None}
+
+
+def test_a_bank_that_differs_stops_all_candidates_and_says_so_again() -> None:
+    with servers(n_items=100, a=Wrong(), b=Wrong()) as group:
+        first = group.compared(candidate=group.on.url, rule=ALLOWED, noise_floor_runs=1)
+        add_bank(group.store, "nightly", first.comparison_id, who="me", now=NOW)
+        group.off.script.says = "Another answer by far, whoever asks."  # type: ignore[attr-defined]
+        with pytest.raises(RunStopped, match="does not answer any more as in bank nightly") as stop:
+            group.run(rule=ALLOWED, bank="nightly", bank_sample=50)
+        assert "Run without the bank" in stop.value.hint
+        assert f"qualab resume {group.group_id}`" in stop.value.hint
+        assert {own.status for own in group.store.group(group.group_id)} == {ComparisonStatus.STOPPED}
+        n_asked = sum(asked(group.off).values())
+        with pytest.raises(RunStopped, match="does not answer any more"):
+            asyncio.run(resume_group(group.services, group.group_id))
+        assert sum(asked(group.off).values()) == n_asked

@@ -14,11 +14,13 @@ from aiohttp import web
 
 from qualab.errors import ComparisonBusy, InvalidValue, PairDiffers, RunStopped
 from qualab.model.comparison import Analysis
-from qualab.model.engine import replicas_seen
-from qualab.model.names import ArmName, ComparisonStatus, Verdict
+from qualab.model.engine import Segment, replicas_seen
+from qualab.model.names import ArmName, ComparisonStatus, Language, Verdict
 from qualab.model.plan import NoisePlan, RequestPolicy
+from qualab.report.markdown import render_markdown
+from qualab.report.model import report_model
 from qualab.settings import load
-from tests.app.scripted_pair import Pair, Talker, drafting, messages, pair, stops, troubles
+from tests.app.scripted_pair import Pair, Talker, drafting, messages, notes, pair, stops, troubles
 from tests.said import english
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import ScriptedServer, Step
@@ -102,6 +104,8 @@ def test_requests_are_spread_evenly_and_counters_added_up() -> None:
         assert drafting(analysis).rounds == 150 * 12
         assert troubles(analysis) == ()
         assert not [text for text in caveats(analysis) if "replica" in text or "balancer" in text]
+        text = render_markdown(report_model(both.store, both.comparison.id, Language.ENGLISH)).decode()
+        assert all(f"{server.url} (50 answers)" in text for server in both.servers(ArmName.CANDIDATE))
         told = both.comparison.candidate_url
         assert told == ", ".join(server.url for server in both.servers(ArmName.CANDIDATE))
 
@@ -111,6 +115,26 @@ def test_a_slow_one_is_given_less() -> None:
         both.on.script.latency_s = 0.4
         both.compared(policy=RequestPolicy(concurrency=8))
         assert asked(both.on) < 0.5 * asked(both.more[ArmName.CANDIDATE][0])
+
+
+def test_one_that_restarts_while_it_is_asked_has_not_restarted_before_the_run_went_on() -> None:
+    with replicated(latency_s=0.004, sizes={"sums": 90}, more_on=EngineScript(restart_at=25)) as both:
+        assert both.compared(killed_after=70) is None
+        analysis = both.resumed()
+        assert any("engine restarted while it was asked" in text for text in troubles(analysis))
+        assert not [note for note in notes(analysis) if "restarted" in note]
+
+
+def test_a_run_goes_on_without_one_that_died_between_and_still_counts_drafts() -> None:
+    with replicated(latency_s=0.004, sizes={"sums": 90}) as both:
+        assert both.compared(killed_after=70) is None
+        both.more[ArmName.CANDIDATE][0].__exit__()
+        analysis = both.resumed()
+        assert not [note for note in notes(analysis) if "restarted" in note]
+        *_, last = [seen for seen in both.store.observations(analysis.comparison_id) if isinstance(seen, Segment)]
+        assert last.arm is ArmName.CANDIDATE
+        assert last.drafting is not None
+        assert last.drafting.drafts >= 12 * 10
 
 
 @pytest.mark.parametrize("arm", ArmName)

@@ -27,6 +27,14 @@ def test_a_baseline_is_banked_used_shown_and_dropped(qualab: Command, arms: list
     first, second = (qualab.json("show", one.comparison_id)["analysis"] for one in (done, again))
     assert second["metrics"] == first["metrics"]
     assert any("come from bank nightly" in caveat["text"] for caveat in second["caveats"])
+    assert qualab("preflight", plan, *arms[:4]).code == 0
+    for other, says in (
+        (["--bank", "weekly"], "no banked baseline named 'weekly'"),
+        (["--bank", "nightly", "--gen_kwargs", "top_p=0.9"], "it differs in generation settings"),
+        (["--bank", "nightly", "--limit", 10], "it differs in limit (12.0, now 10.0)"),
+    ):
+        refused = qualab("preflight", *options, *other)
+        assert (refused.code, says in refused.err) == (2, True), refused.err
     kept = qualab("prune", "--older-than", "0s")
     assert f"kept (holds a banked baseline): {done.comparison_id}" in kept.out
     assert "banked no more" in qualab("baseline", "drop", "nightly").out

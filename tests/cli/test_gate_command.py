@@ -8,7 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as Xml
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -180,3 +180,19 @@ def test_a_label_commands_no_terminal(qualab: Command, tmp_path: Path) -> None:
         assert not {"\x1b", "\x07", "\u202e"} & set(said)
     assert " (a‹U+001B›[31m‹U+0007›\\nb‹U+202E›), plan " in gate.out
     assert "no a‹U+001B›[31m" in missing.err
+
+
+def test_the_newest_of_several_candidates_does_not_hide_one_that_got_worse(
+    qualab: Command, equal_pair: list[str]
+) -> None:
+    scripts = (Knowing(), Script(drafts=True, flip_share=0.9), Knowing(drafts=True))
+    with ExitStack() as stack:
+        off, broken, fine = (stack.enter_context(ScriptedServer(script)).url for script in scripts)
+        pair = ["--baseline", off, "--candidates", f"broken={broken},fine={fine}", *equal_pair[4:]]
+        done = qualab("run", *pair, *EASY, "--label", "both")
+    assert done.code == 1, done.out + done.err
+    verdicts = {own["name"]: own["verdict"] for own in qualab.json("show", done.comparison_id)["candidates"]}
+    assert verdicts == {"broken": "REGRESSION", "fine": "EQUIVALENT"}
+    gate = qualab("gate", "--latest", "--label", "both")
+    assert (gate.code, f"REGRESSION: {done.comparison_id}-broken" in gate.out) == (1, True)
+    assert qualab("gate", f"{done.comparison_id}-fine").code == 0

@@ -34,7 +34,7 @@ def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair
     assert qualab.json("plan", "--tasks", "stress")["audit"]["n_asked_again"] == 2 * (200 + 60)  # with a schema
     planned = qualab("plan", *flags)
     assert planned.code == 0
-    says = ("240 items in 3 tasks", "What these items cannot prove:", "480 to both arms", "48 s", "looks: most")
+    says = ("240 items in 3 tasks", "What these items cannot prove:", "480 to all arms", "48 s", "looks: most")
     for text in (*says, "with looks", "Next: qualab run plan.yaml --baseline URL --candidate URL"):
         assert text in planned.out
     assert not (tmp_path / "qualab.db").exists()

@@ -53,7 +53,7 @@ def test_several_candidates_end_with_a_table_that_ranks_them_and_the_exit_code_o
         named = f"a={candidate},b={other.url}"
         given = ["--baseline", baseline, *model, "--tasks", "demo", "--limit", 4, "--output_path", tmp_path / "out"]
         assert qualab("preflight", *given[:4], "--tasks", "demo", "--candidates", named).code == 0
-        done = qualab("run", *given, "--candidates", named)
+        done = qualab("run", *given, "--candidates", named, "--label", "both")
         assert done.code == 3, done.err
     assert "2 candidates against one baseline: scripted" in done.out
     group = qualab.json("show", done.comparison_id)
@@ -61,6 +61,13 @@ def test_several_candidates_end_with_a_table_that_ranks_them_and_the_exit_code_o
     assert {own["comparison_id"].removeprefix(f"{done.comparison_id}-") for own in group["candidates"]} == {"a", "b"}
     assert "Verdict: INCONCLUSIVE" in qualab("show", f"{done.comparison_id}-b").out
     assert (tmp_path / "out" / "b" / "candidate").is_dir()
+    listed = qualab.json("list", "--group", done.comparison_id)
+    assert {own["id"] for own in listed} == {f"{done.comparison_id}-a", f"{done.comparison_id}-b"}
+    assert qualab("list", "--group", done.comparison_id[:8]).out == "No comparison matches these filters\n"
+    for command in (("show", done.comparison_id, "--flips"), ("gate", done.comparison_id)):
+        refused = qualab(*command)
+        assert refused.code == 2
+        assert f"{done.comparison_id}-a" in refused.err
     again = qualab("resume", done.comparison_id)
     assert (again.code, again.err.splitlines()[0]) == (
         2,
