@@ -137,11 +137,10 @@ def _turn(own: CellSpeed, is_sound: bool) -> Turn:
 
 
 def _evidence(cells: Sequence[CellSpeed], turn: Turn, is_sound: bool, break_even: float | None) -> Iterator[Reason]:
-    """Yield the ratio of the cell that says least for the turn, what its drafter yields, and what stands against it."""
+    """Yield the ratio that is closest to 1, what its drafter yields, and what stands against it."""
     timed = [(own.ratio, own) for own in cells if own.ratio and own.ratio.interval]
     if timed:
-        sign = -1.0 if turn is Turn.OFF else 1.0
-        ratio, weakest = min(timed, key=lambda one: sign * one[0].value)
+        ratio, weakest = min(timed, key=lambda one: abs(one[0].value - 1.0))
         yield Reason("advice.ratio", {"ratio": ratio, "n": len(cells)})
         length = weakest.candidate.acceptance_length
         if length is not None:

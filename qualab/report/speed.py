@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from qualab.model.engine import Cell as TimedCell
@@ -27,7 +27,7 @@ OF_OUTCOME = {
     Outcome.REFUSED: Tone.OPEN,
 }
 COLUMNS = (
-    *("work", "prompt", "load", "arm", "ratio", "a request", "in all", "spread", "to first token", "between tokens"),
+    *("work", "prompt", "load", "arm", "a request", "in all", "spread", "to first token", "between tokens"),
     *("length", "zero", "cached", "goodput", "measured", "contaminated", "failed", "warm-up"),
 )
 GAINS = {True: "gain faster", False: "gain slower", None: "gain open"}
@@ -44,10 +44,10 @@ def gain_line(payoff: Payoff, words: Words) -> str:
     return "; ".join(parts)
 
 
-def _limits(ratio: Ratio, words: Words) -> str:
+def _limits(ratio: Ratio, words: Words, form: Callable[[float], str] = FORMS["ratio"]) -> str:
     if ratio.interval is None:
         return ""
-    low, high = (FORMS["ratio"](limit) for limit in (ratio.interval.low, ratio.interval.high))
+    low, high = form(ratio.interval.low), form(ratio.interval.high)
     return f" ({words('from to', low=low, high=high)})"
 
 
@@ -55,7 +55,7 @@ def ratio_cell(ratio: Ratio | None, words: Words) -> Cell:
     """Write a ratio with its interval; toned by whether that lies above 1."""
     if ratio is None:
         return NOTHING
-    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words)}"
+    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words, '{:.2f}'.format)}"
     return Cell(text=text, value=ratio.value, tone=OF_RATIO[ratio.is_faster])
 
 
@@ -73,7 +73,7 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     for first in range(0, len(speed.cells), MOST_BARS):
         yield _bars(speed.cells[first : first + MOST_BARS], words)
     rows = [_timed(own, arm, words) for own in speed.cells for arm in (own.baseline, own.candidate)]
-    yield table(words, COLUMNS, rows, n_texts=4, texts=("warm-up",), is_wide=True, dispensable=COLUMNS[:9:-1])
+    yield table(words, COLUMNS, rows, n_texts=4, texts=("warm-up",), is_wide=True, dispensable=COLUMNS[:8:-1])
     if notes := words.reasons(speed.notes):
         yield Bullets(items=notes)
 
@@ -106,12 +106,11 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
         "prompt": count(own.cell.prompt_tokens),
         "load": load_text(own.cell, words),
         "arm": words(arm.arm),
-        "ratio": ratio_cell(own.ratio, words) if arm is own.candidate else None,
         "a request": (arm.request_tokens_per_s, "rate"),
         "in all": (arm.tokens_per_s, "rate"),
         "spread": (arm.spread, "times"),
-        "to first token": _quantiles(first, 1.0, "{:.2f}", "s"),
-        "between tokens": _quantiles(gaps, 1_000.0, "{:.1f}", "ms"),
+        "to first token": _quantiles(first, 1.0, "{:.2f}"),
+        "between tokens": _quantiles(gaps, 1_000.0, "{:.1f}"),
         "length": (arm.acceptance_length, "tokens"),
         "zero": (arm.zero_share, "share"),
         "cached": (arm.cached_share, "share"),
@@ -123,9 +122,9 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     }
 
 
-def _quantiles(values: Sequence[float | None], unit: float, form: str, name: str) -> str | None:
+def _quantiles(values: Sequence[float | None], unit: float, form: str) -> str | None:
     texts = ["–" if value is None else form.format(unit * value) for value in values]
-    return f"{' / '.join(texts)} {name}" if any(value is not None for value in values) else None
+    return " / ".join(texts) if any(value is not None for value in values) else None
 
 
 def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:

@@ -67,7 +67,8 @@ BY_LOAD = (cell(PROSE, 1.5), cell(PROSE, 1.02, at_once=4, is_open=True), cell(PR
     [
         (FASTER, [(COPY, 4_096, 8, ON), REST]),
         (BY_LOAD, [(PROSE, 256, 1, ON), (PROSE, 256, 4, OPEN), (PROSE, 256, 8, OFF), REST]),
-        (BY_LOAD[::-1] + FASTER[:1], [(COPY, 256, 1, ON), *[(PROSE, 256, n, t) for n, t in ((1, ON), (4, OPEN), (8, OFF))], REST]),
+        (BY_LOAD[::-1] + FASTER[:1],
+         [(COPY, 256, 1, ON), (PROSE, 256, 1, ON), (PROSE, 256, 4, OPEN), (PROSE, 256, 8, OFF), REST]),
         ((cell(COPY, 2.0), cell(COPY, 0.7, tokens=8_192)), [(COPY, 256, 1, ON), (COPY, 8_192, 1, OFF), REST]),
         ((cell(COPY, None),), [(COPY, 256, 1, OPEN), REST]),
         ((cell(COPY, 2.0, at_once=None),), [(COPY, 256, None, ON), REST]),
@@ -114,7 +115,10 @@ TASKS = tuple(
     filled(TaskDrafting, task=name, break_even_margin=margin, round_cost=0.5)
     for name, margin in (("json", 1.0), ("stories", -0.4))
 )
-BINS = tuple(LengthBin(from_tokens=n, to_tokens=2 * n - 1, n_answers=20, draft_tokens=100, accepted_tokens=a) for n, a in ((128, 60), (1_024, 20)))  # fmt: skip
+BINS = tuple(
+    LengthBin(from_tokens=n, to_tokens=2 * n - 1, n_answers=20, draft_tokens=100, accepted_tokens=accepted)
+    for n, accepted in ((128, 60), (1_024, 20))
+)
 TREATED = analysis(treatment=filled(Treatment, is_observed=True, tasks=TASKS, bins=BINS))
 
 
@@ -132,10 +136,10 @@ def test_flags_and_reasons_tell_what_to_set_and_what_is_not_known() -> None:
     assert advice_of(analysis(), None, CAPACITY, None, kind=EngineKind.VLLM) is None
 
 
-def test_the_evidence_is_the_ratio_that_says_least_for_the_turn() -> None:
+def test_the_evidence_is_the_ratio_that_is_closest_to_1() -> None:
     said = [ENGLISH.reasons(route.evidence) for route in advise(*FASTER, *BY_LOAD, of=TREATED).routes]
     assert said == [
-        ("1.40 × (1.33 to 1.47) in the least clear of 4 cells", "2.50 tokens per round", "break-even 1.50"),
+        ("1.40 × (1.33 to 1.47), the closest to 1 of 4 cells", "2.50 tokens per round", "break-even 1.50"),
         ("1.50 × (1.42 to 1.58)", "2.50 tokens per round", "break-even 1.50"),
         ("1.02 × (0.90 to 1.12)", "2.50 tokens per round", "break-even 1.50"),
         ("0.80 × (0.76 to 0.84)", "2.50 tokens per round", "break-even 1.50"),
