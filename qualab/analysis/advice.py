@@ -138,10 +138,10 @@ def _turn(own: CellSpeed, is_sound: bool) -> Turn:
 
 def _evidence(cells: Sequence[CellSpeed], turn: Turn, is_sound: bool, break_even: float | None) -> Iterator[Reason]:
     """Yield the ratio that is closest to 1, what its drafter yields, and what stands against it."""
-    timed = [(own.ratio, own) for own in cells if own.ratio and own.ratio.interval]
+    timed = [(own.ratio.value, own.ratio.interval, own) for own in cells if own.ratio and own.ratio.interval]
     if timed:
-        ratio, weakest = min(timed, key=lambda one: abs(one[0].value - 1.0))
-        yield Reason("advice.ratio", {"ratio": ratio, "n": len(cells)})
+        value, interval, weakest = min(timed, key=lambda one: abs(one[0] - 1.0))
+        yield Reason("advice.ratio", {"value": value, "low": interval.low, "high": interval.high, "n": len(cells)})
         length = weakest.candidate.acceptance_length
         if length is not None:
             yield Reason("advice.acceptance", {"length": length})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
+from qualab.analysis.speed import at_once, cell_named
 from qualab.model.engine import Cell as TimedCell
 from qualab.model.names import ArmName, Outcome, Turn
 from qualab.model.reason import of
@@ -61,7 +62,7 @@ def ratio_cell(ratio: Ratio | None, words: Words) -> Cell:
 
 def load_text(cell: TimedCell, words: Words) -> str:
     """Name the load of a cell."""
-    return words("at once", n=cell.concurrency) if cell.concurrency else words("arrivals", rate=cell.rate)
+    return words.reason(cell_named(cell).values["load"])
 
 
 def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
@@ -199,7 +200,9 @@ def advice_table(advice: Advice, words: Words, *, has_evidence: bool = True) -> 
         {
             "work": words.name(route.work) if route.work else words("other work"),
             "up to tokens": words("any") if route.max_prompt_tokens is None else count(route.max_prompt_tokens),
-            "up to load": words("any") if route.max_concurrency is None else words("at once", n=route.max_concurrency),
+            "up to load": words("any")
+            if route.max_concurrency is None
+            else words.reason(at_once(route.max_concurrency)),
             "drafter": Cell(text=words.name(route.turn), tone=OF_TURN[route.turn]),
             **({"evidence": "; ".join(words.reasons(route.evidence))} if has_evidence else {}),
         }

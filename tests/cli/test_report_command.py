@@ -82,4 +82,4 @@ def test_advise_tells_where_to_turn_the_drafter_on_once_something_was_measured(
     assert (route["turn"], route["evidence"][0]["code"]) == ("off", "advice.regression")
     told = qualab("show", name, "--db", own).out
     assert "2.2 × faster on copying" in told
-    assert re.search(r"everything else +any +any +▼ OFF\n", told)
+    assert re.search(r"everything else +any +any +▼ OFF *\n", told)
