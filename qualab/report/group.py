@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from qualab.analysis.speed import chain_of, speed_of
@@ -167,10 +168,12 @@ def speed_tables(group: RankedGroup, words: Words) -> Iterator[Block]:
             {"candidate": own.name} | {speed.work.value: ratio_cell(speed.ratio, words) for speed in own.works}
             for own in group.candidates
         ]
-        yield table(words, ("candidate", *works), rows, titles={work.value: name for work, name in works.items()}, legends={})
+        yield table(
+            words, ("candidate", *works), rows, titles={work.value: name for work, name in works.items()}, legends={}
+        )
     if chain := group.chain:
         names = [words("baseline"), *(step.name for step in chain.steps)]
-        pairs = [*zip(names, names[1:], strict=False), (names[0], names[-1])]
+        pairs = [*pairwise(names), (names[0], names[-1])]
         ratios = [*(step.ratio for step in chain.steps), chain.whole]
         rows = [
             {"step": words("step of", before=before, name=name), "factor": ratio_cell(ratio, words)}

@@ -6,10 +6,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
 
-from qualab.stats.speed import bucket_of
-
 from qualab.model.engine import Burst, Cell, Drafting, Engine, EngineKind, EngineSeen, Probe, StreamTimes
-from qualab.model.names import AnswerStatus, ArmName, IntervalOf, Outcome, Work
+from qualab.model.names import AnswerStatus, ArmName, IntervalOf, Language, Outcome, Work
 from qualab.model.plan import SpeedPlan
 from qualab.model.speed import (
     ArmLimits,
@@ -23,6 +21,7 @@ from qualab.model.speed import (
     Speed,
     WorkSpeed,
 )
+from qualab.stats.speed import bucket_of
 from qualab.store import Store
 from tests.store.samples import filled
 
@@ -93,7 +92,8 @@ def observe(store: Store, comparison_id: str) -> None:
         engine = Engine(kind=EngineKind.VLLM, version="0.32.0", max_model_len=16_384, kv_cache_tokens=tokens)
         store.add_observation(comparison_id, EngineSeen(arm=arm, seen_at=AT, engine=engine))
         for tokens_tried in (512, 1_024, 8_192, 12_000):
-            store.add_observation(comparison_id, probe(arm, tokens_tried))
+            for language in Language:
+                store.add_observation(comparison_id, probe(arm, tokens_tried, language))
         for work, length, at_once in product(TIMED.works, TIMED.prompt_tokens, TIMED.concurrency):
             own = Cell(work=work, prompt_tokens=length, concurrency=at_once)
             speed_of_arm = SPEEDS[work][arm is ArmName.CANDIDATE] / (1.0 + length / 20_000.0)
@@ -134,13 +134,14 @@ def burst(arm: ArmName, own: Cell, repeat: int, speed: float, *, is_warmup: bool
     )
 
 
-def probe(arm: ArmName, tokens: int) -> Probe:
+def probe(arm: ArmName, tokens: int, language: Language) -> Probe:
     """All needles up to 8,192 tokens; beyond, the candidate dies."""
     is_dead = arm is ArmName.CANDIDATE and tokens > 8_192
     return Probe(
         arm=arm,
         seen_at=AT,
-        language="en",
+        language=language,
+        output_tokens=64,
         prompt_tokens=tokens,
         told_tokens=None if is_dead else tokens,
         outcome=Outcome.BROKEN if is_dead else Outcome.RIGHT,
