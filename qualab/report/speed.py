@@ -135,7 +135,7 @@ def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
         return
     yield Paragraph(text=words("capacity is", capacity=capacity))
     rows: list[Cells] = [
-        {"prompt": count(room.tokens), "baseline": (room.baseline, "tokens"), "candidate": (room.candidate, "tokens")}
+        {"prompt": count(room.tokens), "baseline": (room.baseline, "ratio"), "candidate": (room.candidate, "ratio")}
         for room in capacity.rooms
     ]
     if rows:
