@@ -68,6 +68,8 @@ class ArmSpeed:
     """Requests a second within the plan's targets; None without targets."""
     modes: tuple[Mode, ...] = ()
     """The fastest first; empty for one mode."""
+    repeats: tuple[float, ...] = ()
+    """`request_tokens_per_s` of each measured repeat, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
