@@ -60,7 +60,7 @@ TEXTS = {
         "이 글에 나온 비밀 암호를 모두 적으시오.\n- 등대의 비밀 암호는",
     ),
 }
-"""Parts of a sentence, a fact and what the facts are about, and what is asked: begun, so that a base model lists, too."""
+"""Parts of a sentence, a fact, what facts are about, and a question with its answer begun, as a base model needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,9 @@ def told_tokens(message: str, *, tokens: int, output_tokens: int, advertised: in
     numbers = {int(number) for number in re.findall(r"\d+", message.partition(": ")[2].replace(",", ""))}
     numbers -= {400, 413, 422, output_tokens, advertised}
     exact = numbers & {tokens, tokens + output_tokens}
-    return tokens if exact else min((n for n in numbers if n > output_tokens), key=lambda n: abs(n - tokens), default=None)
+    return (
+        tokens if exact else min((n for n in numbers if n > output_tokens), key=lambda n: abs(n - tokens), default=None)
+    )
 
 
 async def start_limits(services: Services, settings: Settings) -> None:
@@ -99,9 +101,7 @@ async def start_limits(services: Services, settings: Settings) -> None:
     await (start_group if own.candidates else start)(services, own)
 
 
-async def limits_of_stored(
-    services: Services, comparison_id: str, settings: Settings, options: LimitsOptions
-) -> None:
+async def limits_of_stored(services: Services, comparison_id: str, settings: Settings, options: LimitsOptions) -> None:
     """Find the limits of a stored comparison's arms, or of all of a group, or go on with that.
 
     Raises as `stored_runs` and `find_limits`.
@@ -180,6 +180,9 @@ class _Ladder:
         before = await self._idle(sum(probe.outcome is Outcome.BROKEN and not probe.died for probe in own))
         reply = await self._ask(request)
         after = await self.endpoint.counters() if before and not reply.status.is_failure else None
+        drafting = None
+        if before and after and not after.has_restarted_since(before):
+            drafting = after.drafting_since(before)
         text = f"{reply.reasoning} {reply.text or ''}"
         n_right, told = sum(code in text for code in codes), reply.prompt_tokens
         error = reply.error
@@ -203,7 +206,7 @@ class _Ladder:
             n_right=n_right,
             n_needles=len(codes),
             latency_s=reply.latency_s,
-            drafting=after.drafting_since(before) if before and after and not after.has_restarted_since(before) else None,
+            drafting=drafting,
             error=error,
         )
         try:

@@ -60,26 +60,23 @@ SAYS_NONSENSE = {"outcome": WRONG, "n_right": 0}
 
 
 @pytest.mark.parametrize(
-    ("server", "advertised", "verified", "fails_from", "refused_from", "set_to"),
+    ("server", "advertised", "expected"),
     [
-        (refusing(above(10**9), 2_048), 2_048, 1_984, None, 2_056, None),
-        (above(3_000, **SAYS_NONSENSE), 131_072, 2_944, 3_008, None, 2_816),
-        (above(300_000, outcome=BROKEN, n_right=0), 1_000_000, 299_008, 303_104, None, 299_008),
-        (above(300_000, **DIES), 1_000_000, 262_144, 393_216, None, 262_144),
-        (refusing(above(10**9), 1_000), 8_192, 960, None, 1_024, None),
-        (above(1_000, **SAYS_NONSENSE), None, 960, 1_024, None, 1_024),
-        (above(0, outcome=BROKEN, n_right=0), 8_192, None, 512, None, None),
-        (above(10**9), 4_096, 4_104, None, None, None),
+        (refusing(above(10**9), 2_048), 2_048, (1_984, None, 2_056, None)),
+        (above(3_000, **SAYS_NONSENSE), 131_072, (2_944, 3_008, None, 2_816)),
+        (above(300_000, outcome=BROKEN, n_right=0), 1_000_000, (299_008, 303_104, None, 299_008)),
+        (above(300_000, **DIES), 1_000_000, (262_144, 393_216, None, 262_144)),
+        (refusing(above(10**9), 1_000), 8_192, (960, None, 1_024, None)),
+        (above(1_000, **SAYS_NONSENSE), None, (960, 1_024, None, 1_024)),
+        (above(0, outcome=BROKEN, n_right=0), 8_192, (None, 512, None, None)),
+        (above(10**9), 4_096, (4_104, None, None, None)),
     ],
     ids=["healthy", "wrong", "500", "dies", "refuses early", "no limit told", "broken at once", "takes more"],
 )  # fmt: skip
-def test_a_ladder_ends_at_the_edge(
-    server: Server, advertised: int | None, verified: int | None, fails_from: int | None, refused_from: int | None,
-    set_to: int | None,
-) -> None:  # fmt: skip
+def test_a_ladder_ends_at_the_edge(server: Server, advertised: int | None, expected: tuple[int | None, ...]) -> None:
+    """Expected are the verified length, those that fail and are refused first, and the limit to set."""
     limits = found(climbed(server, advertised), advertised)
-    edges = (limits.verified, limits.fails_from, limits.refused_from, limits.set_to)
-    assert edges == (verified, fails_from, refused_from, set_to)
+    assert (limits.verified, limits.fails_from, limits.refused_from, limits.set_to) == expected
     assert limits.lengths[0].acceptance_length == pytest.approx(1.45)
 
 
