@@ -3,8 +3,8 @@
     python -m benchmarks.streams [--rounds N] [--in-step] [--realtime]
 
 A bare asyncio reader and `HttpEndpoint.stream` take turns against the same scripted server, which has a process and a
-core of its own; the readers have another. The target is less than 1 ms more at p99. `--in-step`: all streams send at the
-same moments, as a batch does. `--realtime` keeps what else the machine does out of the figures (needs root).
+core of its own; the readers have another. The target is less than 1 ms more at p99. `--in-step`: all streams send at
+the same moments, as a batch does. `--realtime` keeps what else the machine does out of the figures (needs root).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -87,7 +87,7 @@ async def _at_once(read: Read) -> list[list[float]]:
     return list(await asyncio.gather(*map(delayed, range(STREAMS))))
 
 
-def cost(reader: Callable[[str], Awaitable[list[list[float]]]], url: str) -> Cost:
+def cost(reader: Callable[[str], Coroutine[None, None, list[list[float]]]], url: str) -> Cost:
     before, started = _cpu_s(), time.perf_counter()
     gaps = uvloop.run(reader(url))
     share = (_cpu_s() - before) / (time.perf_counter() - started)
