@@ -43,6 +43,7 @@ COMMANDS = {
     "compare": ("stored:compare", "Analyse stored scores again."),
     "export": ("stored:export", "Write lm-eval's result and sample files."),
     "report": ("query:report", "Write a report: PDF, HTML, Markdown or JSON."),
+    "advise": ("query:advise", "Tell where to turn the drafter on."),
     "gate": ("gate:gate", "Wait for a verdict; the exit code tells it."),
     "sign-off": ("stored:sign_off", "Accept a verdict, on record."),
     "verify": ("stored:verify", "Tell whether stored results were altered."),

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import ClassVar
 
-from qualab.model.names import AnswerStatus, ArmName, Outcome, ScoringForm, Work
+from qualab.model.names import AnswerStatus, ArmName, Language, Outcome, ScoringForm, Work
 from qualab.model.plan import AuditPlan, PinFound, SpeedPlan
 from qualab.model.reason import Reason
 
@@ -423,9 +423,11 @@ class Probe:
     kind: ClassVar[ObservationKind] = ObservationKind.LIMITS
     arm: ArmName
     seen_at: datetime
-    language: str
+    language: Language
     prompt_tokens: int
-    """By the server's tokenizer."""
+    """By the server's tokenizer; up to 4 fewer where no padding gives the very number."""
+    output_tokens: int
+    """Longest answer that was asked for."""
     told_tokens: int | None
     """As the server counts in its answer or refusal; None where it does not tell."""
     outcome: Outcome
