@@ -13,22 +13,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qualab.analysis.speed import cell_speed
-from qualab.errors import RunStopped
-from qualab.model.canonical import encode_body
+from qualab.analysis.speed import cell_speed, is_narrow
+from qualab.errors import RunStopped, UsageError
+from qualab.model.canonical import canonical_json, encode_body, sha256
 from qualab.model.engine import Burst, Cell, Counters, StreamTimes, cells_of
 from qualab.model.items import Prompt, Request, generation_request, sent_name
-from qualab.model.names import AnswerStatus, Api, ArmName, CacheState
+from qualab.model.names import AnswerStatus, Api, ArmName, CacheState, Work
 from qualab.model.plan import SpeedPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.ask import own_error
 from qualab.run.preflight import COUNTER_PAUSES_S
 from qualab.run.prepare import Run
-from qualab.run.workloads import workload
+from qualab.run.workloads import Tokenizing, read_prompts, workload
 from qualab.stats.speed import bucket_of
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ N_STABLE, STABLE = 3, 1.1
 """Warm-up ends where the last so many repeats are this alike: the fastest over the slowest."""
 MOST_REPEATED = 3
 """Repeats of a cell that stand in for those that others disturbed, or that gave nothing."""
+MOST_NUMBER = 1_000
+"""More than the repeats of a cell: no two cells share a prompt."""
 SAY_EVERY_S = 10.0
 Job = tuple[Request, bytes]
 Place = tuple[Cell, bool, int]
@@ -108,6 +112,10 @@ class _Measurement:
     def __init__(self, run: Run, plan: SpeedPlan, arms: Sequence[_Arm]) -> None:
         self.run, self.plan, self.arms = run, plan, arms
         self.cells = cells_of(plan)
+        # an engine may remember the prompts of other measurements
+        self.seed = int(sha256(f"{run.plan.sampling.seed} {run.id} {canonical_json(plan)}")[:8], 16)
+        self.prompts = _own_prompts(run, plan)
+        self.tokenize: Tokenizing | None = None
         self.clock, self.say = run.services.clock, run.services.progress.phase
         self.spent_s = sum(burst.wall_s for arm in arms for burst in arm.bursts)
         self.began_s, self.said_s = self.spent_s, self.clock.monotonic_s()
@@ -117,6 +125,8 @@ class _Measurement:
         return self.plan.budget_s - self.spent_s
 
     async def measure(self) -> None:
+        """Measure one cell after the other."""
+        self.tokenize = await _tokenizing(self.run, self.arms[0].endpoint)
         for number, cell in enumerate(self.cells):
             await self._measure(cell, number, end_s=self.spent_s + self.left_s / (len(self.cells) - number))
         bursts = [burst for arm in self.arms for burst in arm.bursts]
@@ -162,12 +172,9 @@ class _Measurement:
             return n >= plan.repeats + MOST_REPEATED or (n_usable >= 2 and self.spent_s >= end_s)
         if n_usable >= plan.max_repeats or n >= plan.max_repeats + MOST_REPEATED or self.spent_s >= end_s:
             return True
-        ratios = (self._ratio([*baseline, *own], cell) for own in candidates)
-        return all(ratio and ratio[2] - ratio[1] <= 2.0 * plan.precision * ratio[0] for ratio in ratios)
-
-    def _ratio(self, bursts: Sequence[Burst], cell: Cell) -> tuple[float, float, float] | None:
-        ratio = cell_speed(bursts, cell, self.plan, seed=self.run.plan.sampling.seed).ratio
-        return ratio and ratio.interval and (ratio.value, ratio.interval.low, ratio.interval.high)
+        seed = self.run.plan.sampling.seed
+        speeds = (cell_speed([*baseline, *own], cell, plan, seed=seed) for own in candidates)
+        return all(is_narrow(own.ratio, plan.precision) for own in speeds)
 
     async def _repeat(self, cell: Cell, repeat: int, *, is_warmup: bool) -> None:
         """Give the same requests to every arm that lacks this repeat, in an order that turns round."""
@@ -186,25 +193,26 @@ class _Measurement:
 
     async def _jobs(self, cell: Cell, repeat: int, *, is_warmup: bool) -> list[Job]:
         """Make the requests of a repeat: new ones where the prefix cache should be cold, else always the same."""
-        sampling, own = self.run.plan.sampling, 2 * repeat + is_warmup
+        sampling, number = self.run.plan.sampling, MOST_NUMBER * self.cells.index(cell) + 2 * repeat + is_warmup
         texts = await workload(
             cell.work,
             cell.prompt_tokens,
             n_requests_of(self.plan, cell),
-            seed=sampling.seed,
-            repeat=own if self.plan.cache is CacheState.COLD else 0,
-            tokenize=None,
+            seed=self.seed,
+            repeat=number if self.plan.cache is CacheState.COLD else 0,
+            tokenize=self.tokenize,
+            own=self.prompts,
         )
-        own_settings = {name: value for name, value in sampling.gen_kwargs.items() if sent_name(name) != "max_tokens"}
-        settings = {**own_settings, "max_gen_toks": self.plan.output_tokens}
+        settings = {name: value for name, value in sampling.gen_kwargs.items() if sent_name(name) != "max_tokens"}
+        settings["max_gen_toks"] = self.plan.output_tokens
         is_chat = sampling.api is Api.CHAT
         system = [{"role": "system", "content": sampling.system_instruction}] if sampling.system_instruction else []
         jobs = []
-        for number, text in enumerate(texts):
+        for text in texts:
             sent = json.dumps([*system, {"role": "user", "content": text}]) if is_chat else text
             prompt = Prompt(text=sent, is_chat=is_chat, gen_kwargs=settings)
             request = generation_request(prompt, sampling=sampling)
-            jobs.append((request, encode_body(request.payload, seed=sampling.seed + number)))
+            jobs.append((request, encode_body(request.payload, seed=sampling.seed + repeat)))
         return jobs
 
     async def _burst(self, arm: _Arm, cell: Cell, jobs: Sequence[Job], *, repeat: int, is_warmup: bool) -> Burst:
@@ -235,7 +243,7 @@ class _Measurement:
     async def _streamed(self, endpoint: Endpoint, cell: Cell, jobs: Sequence[Job], repeat: int) -> list[Streamed]:
         """Send requests under the cell's load; arrivals are drawn alike for all arms."""
         done: list[Streamed] = []
-        waiting, draws = iter(jobs), random.Random(f"{self.run.plan.sampling.seed}:{cell}:{repeat}")
+        waiting, draws = iter(jobs), random.Random(f"{self.seed}:{cell}:{repeat}")
 
         async def work(most: int | None = None) -> None:
             for request, body in islice(waiting, most):
@@ -295,6 +303,29 @@ def _foreign(before: Counters | None, after: Counters | None, streams: Sequence[
         most = sum(stream.n_tokens for stream in streams) + 2 * len(streams)
         running = max(running, int(after.generated_tokens - before.generated_tokens > most))
     return running or None
+
+
+def _own_prompts(run: Run, plan: SpeedPlan) -> tuple[str, ...]:
+    if Work.OWN not in plan.works:
+        return ()
+    path = Path(run.comparison.local.get("speed_prompts", ""))
+    if not path.is_file() or sha256(path.read_bytes()) != plan.prompts_hash:
+        hint = "Give the file with --prompts as it was, or name other works"
+        raise UsageError(f"The prompts that were to be timed are not in {path} any more", hint=hint)
+    return read_prompts(path)
+
+
+async def _tokenizing(run: Run, endpoint: Endpoint) -> Tokenizing | None:
+    """Return what counts a prompt's tokens: the server, else a named tokenizer; None where neither does."""
+    model, name = run.plan.sampling.model, run.comparison.local.get("tokenizer")
+    if await endpoint.inspect(model=model):
+        return partial(endpoint.tokenize, model=model)
+    named = run.services.named_tokenizer(name) if name else None
+
+    async def tokenize(texts: Sequence[str]) -> list[list[int]]:
+        return named(texts) if named else []
+
+    return tokenize if named else None
 
 
 def _speed(bursts: Iterable[Burst]) -> float:
