@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from qualab.analysis.limits import SHORTEST, needles_expected, next_probe, outcome_of
+from qualab.analysis.limits import ANSWERED, SHORTEST, needles_expected, next_probe, outcome_of
 from qualab.errors import ComparisonBusy, EndpointMisconfigured, InvalidValue
 from qualab.model.canonical import encode_body
 from qualab.model.engine import Counters, Probe
@@ -155,10 +155,8 @@ class _Ladder:
                 return
             say(f"{self.arm}: {step[0]:,} tokens, {ENGLISH.name(step[1])}{self._left(own)}")
             probe = await self._probe(probes, *step)
-            say(
-                f"{self.arm}: {probe.outcome}, {probe.n_right} of {probe.n_needles} facts, {probe.latency_s:.1f} s"
-                f"{f' ({probe.error})' if probe.error else ''}"
-            )
+            facts = f", {probe.n_right} of {probe.n_needles} facts" if probe.outcome in ANSWERED else ""
+            say(f"{self.arm}: {probe.outcome}{facts}, {probe.latency_s:.1f} s{f' ({probe.error})' * bool(probe.error)}")
             if probe.died and probe.recovered_s is None:
                 return
 
