@@ -18,7 +18,7 @@ from qualab.model.speed import ArmSpeed, CellSpeed, Chain, Mode, Ratio, Speed, S
 from qualab.stats.speed import Pairs, Timed, bucket_quantile, modes_of, ratio_interval
 
 CONFIDENCE_LEVEL = 0.95
-LASTING_SPREAD = 1.1
+LEAST_SPREAD = 1.05
 """Fastest repeat over the slowest from which two speeds are looked for."""
 COLD_AT_MOST, WARM_AT_LEAST = 0.1, 0.5
 """Shares of prompt tokens from the prefix cache."""
@@ -186,13 +186,10 @@ def _is_within(stream: StreamTimes, plan: SpeedPlan) -> bool:
 
 
 def _modes(repeats: Sequence[_Repeat]) -> tuple[tuple[float, float], ...]:
-    """Find two speeds of requests, where later repeats spread at least half as much as all of them."""
+    """Find two speeds of requests, where repeats spread: one slow repeat or a drift is not a second speed."""
     speeds = [repeat.tokens_per_s for repeat in repeats]
-    if len(speeds) < 4 or (spread := max(speeds) / min(speeds)) < LASTING_SPREAD:
-        return ()
-    later = speeds[len(speeds) // 2 :]
-    lasts = max(later) / min(later) - 1.0 >= (spread - 1.0) / 2.0
-    return modes_of([repeat.speeds for repeat in repeats]) if lasts else ()
+    is_spread = len(speeds) > 1 and max(speeds) / min(speeds) >= LEAST_SPREAD
+    return modes_of([repeat.speeds for repeat in repeats]) if is_spread else ()
 
 
 def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan) -> Iterator[Reason]:

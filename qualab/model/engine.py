@@ -86,6 +86,8 @@ class Counters:
     decode_steps: int | None = None
     """Steps in that time: each gives a request one token, or what a draft round yields."""
     started_at_s: float | None = None
+    running_requests: int | None = None
+    """Requests under way, those that wait not counted."""
 
     def has_restarted_since(self, earlier: Counters) -> bool:
         if self.started_at_s != earlier.started_at_s:
@@ -354,6 +356,16 @@ class Cell:
     prompt_tokens: int
     concurrency: int | None = None
     rate: float | None = None
+
+
+def cells_of(plan: SpeedPlan) -> list[Cell]:
+    """List the plan's cells in their order. A user's prompts have the length that they have, written as 0."""
+    return [
+        Cell(work=work, prompt_tokens=length, concurrency=concurrency, rate=rate)
+        for work in plan.works
+        for length in (plan.prompt_tokens if work is not Work.OWN else (0,))
+        for concurrency, rate in (*((n, None) for n in plan.concurrency), *((None, rate) for rate in plan.rates))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
