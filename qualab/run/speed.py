@@ -27,7 +27,6 @@ from qualab.model.plan import SpeedPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.ask import own_error
-from qualab.run.preflight import COUNTER_PAUSES_S
 from qualab.run.prepare import Run, token_ids
 from qualab.run.workloads import Tokenizing, read_prompts, workload
 from qualab.stats.speed import bucket_of
@@ -43,6 +42,8 @@ MOST_REPEATED = 3
 """Repeats of a cell that stand in for those that others disturbed, or that gave nothing."""
 MOST_NUMBER = 1_000
 """More than the repeats of a cell: no two cells share a prompt."""
+PAUSES_S = (0.02, 0.1, 0.4, 1.0)
+"""Engines update their counters now and then."""
 SAY_EVERY_S = 10.0
 Job = tuple[Request, bytes]
 
@@ -105,9 +106,10 @@ class _Measurement:
         for number, cell in enumerate(self.cells):
             share_s = (self.plan.budget_s - self.spent_s) / (len(self.cells) - number)
             await self._measure(cell, number, share_s, self.spent_s + share_s)
-        bursts = [burst for arm in self.arms for own in arm.bursts.values() for burst in own]
-        if bursts and all(map(_is_refused, bursts)):
-            raise _stopped(self.arms[0], bursts)
+        for arm in self.arms:
+            bursts = [burst for own in arm.bursts.values() for burst in own]
+            if bursts and all(map(_is_refused, bursts)):
+                raise _stopped(arm, bursts)
 
     async def _measure(self, cell: Cell, number: int, share_s: float, end_s: float) -> None:
         """Repeat a cell until its ratios are narrow or its share of the budget is spent."""
@@ -122,7 +124,7 @@ class _Measurement:
                 return
             for arm, own, burst in zip(self.arms, newest, bursts, strict=True):
                 own.append(burst)
-                if len(own) >= MOST_REPEATED and not any(last.n_tokens for last in own[-MOST_REPEATED:]):
+                if len(own) >= MOST_REPEATED and not any(last.is_answered for last in own[-MOST_REPEATED:]):
                     raise _stopped(arm, own[-MOST_REPEATED:])
 
     def _is_warm(self, cell: Cell, *, is_late: bool) -> bool:
@@ -261,8 +263,8 @@ async def _tokenizing(run: Run, endpoint: Endpoint) -> Tokenizing | None:
 
 
 async def _counters(endpoint: Endpoint, is_enough: Callable[[Counters], bool]) -> Counters | None:
-    """Read an engine's counters, which it updates now and then, until they are enough or some time has passed."""
-    for pause_s in COUNTER_PAUSES_S:
+    """Read an engine's counters until they are enough or some time has passed."""
+    for pause_s in PAUSES_S:
         counters = await endpoint.counters()
         if counters is None or is_enough(counters):
             return counters
