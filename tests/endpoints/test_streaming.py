@@ -93,7 +93,7 @@ async def test_a_failure_keeps_what_came_before_it(fault: str) -> None:
     ("step", "error"),
     [
         (reply({"choices": [{"text": "whole"}]}), "does not stream"),
-        (reply({"error": {"message": "busy with sk-secret-key"}}), r"error: busy with \[key\]"),
+        (reply({"error": {"message": "busy with sk-secret-key"}}), r"does not stream.*busy with \[key\]"),
         (reply("data: {broken\n\n"), "not JSON"),
         (reply('error: {"message": "slot is gone"}\n\n'), "slot is gone"),
         (reply("data: [1]\n\n"), "not a JSON object"),
@@ -119,6 +119,15 @@ async def test_cached_tokens_by_usage_or_timings() -> None:
         llama.routes[("POST", "/v1/completions")] = reply(events)
         assert (await stream(llama.url)).times.cached_tokens == 7
     assert told == [0, 176]
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_used() -> None:
+    request = request_of()
+    with StreamingServer() as server:
+        url = f"http://not-in-any-dns.test:{server.port}/v1"
+        async with HttpEndpoint(url, policy=RequestPolicy(), key=None, address="127.0.0.1") as endpoint:
+            streamed = await endpoint.stream(request, encode_body(request.payload, seed=1))
+    assert streamed.times.status is TRUNCATED
 
 
 async def test_nothing_listens() -> None:
