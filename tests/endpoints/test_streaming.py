@@ -130,9 +130,18 @@ async def test_the_address_that_was_checked_is_the_one_that_is_used() -> None:
     assert streamed.times.status is TRUNCATED
 
 
-async def test_nothing_listens() -> None:
-    times = (await stream("http://127.0.0.1:9")).times
-    assert (times.status, times.error) == (AnswerStatus.CONNECTION_ERROR, "the connection failed (Connection refused)")
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http://127.0.0.1:9", "the connection failed (Connection refused)"),
+        ("http://nowhere.invalid", "its host name cannot be resolved"),
+        ("https://127.0.0.1:{port}", "TLS failed"),
+    ],
+)
+async def test_no_connection(url: str, error: str) -> None:
+    with StreamingServer() as server:
+        times = (await stream(url.format(port=server.port))).times
+    assert (times.status, times.error) == (AnswerStatus.CONNECTION_ERROR, error)
 
 
 async def test_a_dead_replica_is_left_out() -> None:
