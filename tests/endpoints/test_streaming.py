@@ -57,10 +57,10 @@ async def test_every_token_has_its_time(api: Api, knobs: dict[str, Any], is_coun
     times, gaps = streamed.times, streamed.gaps_s
     assert (times.status, times.n_tokens, times.is_counted, times.error) == (TRUNCATED, 12, is_counted, "")
     assert times.first_token_s is not None
-    assert 0.09 < times.first_token_s < 0.25
+    assert 0.09 < times.first_token_s < 1.0
     assert len(gaps) == 11
-    assert sum(gaps) == pytest.approx(times.latency_s - times.first_token_s, abs=0.01)
-    assert sorted(gaps)[6] == pytest.approx(0.02, abs=0.008)
+    assert sum(gaps) == pytest.approx(times.latency_s - times.first_token_s, abs=0.1)
+    assert sorted(gaps)[6] == pytest.approx(0.02, abs=0.012)
     assert times.prompt_tokens == (4 if server.script.has_usage and is_counted else None)
     assert "storm" in streamed.text
     assert server.seen[-1][1]["stream"] is True
@@ -139,7 +139,7 @@ async def test_the_address_that_was_checked_is_the_one_that_is_used() -> None:
     ],
 )
 async def test_no_connection(url: str, error: str) -> None:
-    with StreamingServer() as server:
+    with ScriptedServer() as server:
         times = (await stream(url.format(port=server.port))).times
     assert (times.status, times.error) == (AnswerStatus.CONNECTION_ERROR, error)
 
