@@ -383,6 +383,12 @@ class Settings(BaseSettings):
                 hint="Leave out looks, or serve both arms at once",
                 fields={"looks": "may not be given with sequential"},
             )
+        if self.speed and self.sequential:
+            raise InvalidValue(
+                "Arms are timed in turn while both are served, and --sequential serves one after the other",
+                hint="Leave out speed, or serve both arms at once",
+                fields={"speed": "may not be given with sequential"},
+            )
         if self.bank and self.sequential:
             raise InvalidValue(
                 "A bank's sample is asked while the candidate is, and --sequential asks one after the other",

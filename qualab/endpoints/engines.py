@@ -33,6 +33,7 @@ PREFIXES = {
 }
 # engines and versions call the same thing differently
 FINISHED = ("request_success_total", "num_requests_total", "request_success")
+RUNNING = ("num_requests_running", "num_running_reqs", "requests_processing", "batch_current_size")
 PROMPT_TOKENS = ("prompt_tokens_total", "request_input_length_sum")
 GENERATED_TOKENS = ("generation_tokens_total", "tokens_predicted_total", "request_generated_tokens_sum")
 DECODE_STEPS = ("inter_token_latency_seconds_count", "time_per_output_token_seconds_count")
@@ -157,6 +158,7 @@ class EngineProbe:
                 decode_s=metrics.sum(*DECODE_SECONDS) if kind in TIMED else None,
                 decode_steps=metrics.count(*DECODE_STEPS) if kind in TIMED else None,
                 started_at_s=started[0] if started else None,
+                running_requests=metrics.count(*RUNNING),
             )
         except (ValueError, OverflowError):
             return None

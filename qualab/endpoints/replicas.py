@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_OF_SHARE = 1.25
 """How much of an even share of the requests under way a replica may have, before the others are preferred."""
-SUMMED = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps")
+SUMMED = ("finished_requests", "running_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps")
 
 
 @dataclass(slots=True, eq=False)

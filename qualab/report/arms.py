@@ -171,7 +171,8 @@ def running_blocks(source: Source, words: Words) -> Iterator[Block]:
         for task in plan.tasks
     ]
     titles = {"revision": words("dataset revision")}
-    yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"), titles=titles)
+    if rows:
+        yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"), titles=titles)
 
 
 def _run_facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
