@@ -133,7 +133,16 @@ def test_flags_and_reasons_tell_what_to_set_and_what_is_not_known() -> None:
     assert codes(advise(*BY_LOAD)) == {"quality", "room", "no-limits", "schedule"}
     assert codes(advise(*BY_LOAD, kind=EngineKind.SGLANG)) == {"quality", "room", "no-limits"}
     untested = advise(*BY_LOAD, of=replace(TREATED, metrics=()))
-    assert codes(untested) == {"no-quality", "pays", "costs", "by-length", "room", "no-limits", "schedule"}
+    assert codes(untested) == {
+        "no-quality",
+        "break-even",
+        "pays",
+        "costs",
+        "by-length",
+        "room",
+        "no-limits",
+        "schedule",
+    }
     assert codes(advise(within=limits())) == {"quality", "no-speed", "room", "leave-out"}
     assert advice_of(analysis(), None, CAPACITY, None, kind=EngineKind.VLLM) is None
 
@@ -141,10 +150,10 @@ def test_flags_and_reasons_tell_what_to_set_and_what_is_not_known() -> None:
 def test_the_evidence_is_the_ratio_that_is_closest_to_1() -> None:
     said = [ENGLISH.reasons(route.evidence) for route in advise(*FASTER, *BY_LOAD, of=TREATED).routes]
     assert said == [
-        ("1.40 × (1.33 to 1.47), the closest to 1 of 4 cells", "2.50 tokens per round", "break-even 1.50"),
-        ("1.50 × (1.42 to 1.58)", "2.50 tokens per round", "break-even 1.50"),
-        ("1.02 × (0.90 to 1.12)", "2.50 tokens per round", "break-even 1.50"),
-        ("0.80 × (0.76 to 0.84)", "2.50 tokens per round", "break-even 1.50"),
+        ("1.40 × (1.33 to 1.47), the closest to 1 of 4 cells", "2.50 tokens per round"),
+        ("1.50 × (1.42 to 1.58)", "2.50 tokens per round"),
+        ("1.02 × (0.90 to 1.12)", "2.50 tokens per round"),
+        ("0.80 × (0.76 to 0.84)", "2.50 tokens per round"),
         ("not timed",),
     ]
 
