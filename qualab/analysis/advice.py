@@ -42,7 +42,7 @@ def advice_of(
     harm = min(_harm(analysis, arms.get(ArmName.CANDIDATE)), key=lambda own: own[0], default=None)
     is_sound, most = analysis.verdict is not Verdict.INVALID, harm[0] if harm else None
     cells = [own for own in speed.cells if most is None or own.cell.prompt_tokens <= most] if speed else []
-    routes = list(_routes(cells, is_sound))
+    routes = list(_routes(cells, is_sound, most))
     if most != 0:
         reasons = (Reason("advice.not-timed"),)
         routes.append(replace(ANY, max_prompt_tokens=most, turn=Turn.NOT_PROVEN, evidence=reasons))
@@ -81,8 +81,11 @@ def _harm(analysis: Analysis, limits: ArmLimits | None) -> Iterator[tuple[int, R
         yield limits.verified, Reason("advice.beyond", {"verified": limits.verified})
 
 
-def _routes(cells: Sequence[CellSpeed], is_sound: bool) -> Iterator[Route]:
-    """Yield routes by work, length and load; neighbours with the same turn are one route."""
+def _routes(cells: Sequence[CellSpeed], is_sound: bool, most: int | None) -> Iterator[Route]:
+    """Yield routes by work, length and load; neighbours with the same turn are one route.
+
+    Prompts of a user's file have no one length: they are routed at any length up to `most`.
+    """
     for work in (work for work in Work if any(own.cell.work is work for own in cells)):
         lengths = sorted({own.cell.prompt_tokens for own in cells if own.cell.work is work})
         bands = [
@@ -93,7 +96,7 @@ def _routes(cells: Sequence[CellSpeed], is_sound: bool) -> Iterator[Route]:
             places = list(alike)
             for at, (load, turn, _) in enumerate(bands[places[0]]):
                 evidence = tuple(_evidence([own for place in places for own in bands[place][at][2]], turn, is_sound))
-                tokens = lengths[places[-1]]
+                tokens = lengths[places[-1]] or most
                 yield Route(work=work, max_prompt_tokens=tokens, max_concurrency=load, turn=turn, evidence=evidence)
 
 

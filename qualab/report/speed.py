@@ -64,6 +64,10 @@ def load_text(cell: TimedCell, words: Words) -> str:
     return words.reason(cell_named(cell).values["load"])
 
 
+def _length(cell: TimedCell) -> str | None:
+    return count(cell.prompt_tokens) if cell.prompt_tokens else None  # prompts of a user's file have their own
+
+
 def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     """Show both arms' speed in every cell: bars with the spread of repeats, ratios, and a table."""
     speed = payoff.speed
@@ -82,12 +86,12 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
 def _bars(cells: Sequence[CellSpeed], words: Words) -> PairBars:
     rows = []
     for own in cells:
-        arms = own.baseline, own.candidate
+        arms, tokens = (own.baseline, own.candidate), _length(own.cell)
         values = tuple(arm.request_tokens_per_s for arm in arms)
         rows.append(
             PairBar(
                 label=words.name(own.cell.work),
-                note=f"{words('tokens', n=count(own.cell.prompt_tokens))} · {load_text(own.cell, words)}",
+                note=" · ".join((*([words("tokens", n=tokens)] if tokens else []), load_text(own.cell, words))),
                 values=values,
                 ranges=tuple((min(arm.repeats), max(arm.repeats)) if arm.repeats else None for arm in arms),
                 text=" / ".join("–" if value is None else FORMS["rate"](value) for value in values),
@@ -104,7 +108,7 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     warmup = f"{arm.warmup[0]:.1f} → {arm.warmup[-1]:.1f} ({len(arm.warmup)})" if arm.warmup else None
     return {
         "work": words.name(own.cell.work),
-        "prompt": count(own.cell.prompt_tokens),
+        "prompt": _length(own.cell),
         "load": load_text(own.cell, words),
         "arm": words(arm.arm),
         "a request": (arm.request_tokens_per_s, "rate"),

@@ -70,6 +70,7 @@ BY_LOAD = (cell(PROSE, 1.5), cell(PROSE, 1.02, at_once=4, is_open=True), cell(PR
         (BY_LOAD[::-1] + FASTER[:1],
          [(COPY, 256, 1, ON), (PROSE, 256, 1, ON), (PROSE, 256, 4, OPEN), (PROSE, 256, 8, OFF), REST]),
         ((cell(COPY, 2.0), cell(COPY, 0.7, tokens=8_192)), [(COPY, 256, 1, ON), (COPY, 8_192, 1, OFF), REST]),
+        ((cell(Work.OWN, 2.0, tokens=0),), [(Work.OWN, None, 1, ON), REST]),
         ((cell(COPY, None),), [(COPY, 256, 1, OPEN), REST]),
         ((cell(COPY, 2.0, at_once=None),), [(COPY, 256, None, ON), REST]),
         ((cell(COPY, 0.5, at_once=None), cell(COPY, 2.0)), [(COPY, 256, 1, ON), REST]),
@@ -168,7 +169,7 @@ def reported(payoff: Payoff, words: Any, *, has_tasks: bool = True) -> Report:
 
 
 def whole() -> Payoff:
-    own, within = speed(*FASTER, *BY_LOAD, cell(Work.JSON, 3.1, at_once=None)), limits()
+    own, within = speed(*FASTER, *BY_LOAD, cell(Work.OWN, 3.1, at_once=None, tokens=0)), limits()
     advice = advice_of(TREATED, own, CAPACITY, within, kind=EngineKind.VLLM)
     return Payoff(speed=own, capacity=CAPACITY, limits=within, advice=advice)
 
