@@ -227,9 +227,14 @@ def _told(arm: ArmSpeed) -> Mapping[str, Any]:
     return {"fast": fast.tokens_per_s, "share": fast.share, "slow": slow.tokens_per_s, "rest": slow.share}
 
 
+def at_once(n: int) -> Reason:
+    """Name a load of so many requests under way."""
+    return Reason("speed.at-once", {"n": n})
+
+
 def cell_named(cell: Cell) -> Reason:
     """Name a cell as people do: work, length and load."""
-    load = Reason("speed.rate", {"rate": cell.rate}) if cell.rate else Reason("speed.at-once", {"n": cell.concurrency})
+    load = at_once(cell.concurrency) if cell.concurrency else Reason("speed.rate", {"rate": cell.rate})
     return Reason("speed.cell", {"work": cell.work, "tokens": cell.prompt_tokens, "load": load})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -26,6 +27,7 @@ from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
+    from qualab.model.engine import Observation
     from qualab.store import Store
 
 
@@ -134,7 +136,7 @@ def print_result(
     comparison = find(store, comparison_id, now=bootstrap.now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
-        print_analysed(comparison, analysis, output_format)
+        print_analysed(comparison, analysis, output_format, store.observations(comparison.id))
         if rounds and output_format is Format.TEXT and analysis and analysis.treatment:
             print_histograms(make_console(), analysis.treatment)
         return
@@ -145,8 +147,11 @@ def print_result(
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 
 
-def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+def print_analysed(
+    comparison: Comparison, analysis: Analysis | None, output_format: Format, observations: Sequence[Observation] = ()
+) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
+    from qualab.analysis.advice import payoff_of
     from qualab.report.terminal import make_console, print_analysis
     from qualab.report.words import shown
     from qualab.run.sign import signoff_obstacles
@@ -159,7 +164,8 @@ def print_analysed(comparison: Comparison, analysis: Analysis | None, output_for
             document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
         print_json(document)
     elif analysis is not None:
-        print_analysis(make_console(), comparison, analysis)
+        payoff = payoff_of(analysis, observations, seed=comparison.plan.sampling.seed)
+        print_analysis(make_console(), comparison, analysis, payoff)
 
 
 def _print_pairs(
@@ -177,6 +183,21 @@ def _print_pairs(
     if not flipped.shown:
         n_others = use_case.text_pairs(store, comparison_id, task=task, limit=0).n_pairs
     print_as(output_format, flipped, lambda: print_flips(make_console(), flipped, n_other_texts=n_others))
+
+
+def advise(comparison: ComparisonId, db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
+    """Tell where to turn the drafter on: by kind of work, length of prompt and load, with the evidence.
+
+    As JSON it is a routing table: the first route that matches a request counts.
+    """
+    from qualab.report.speed import advice_blocks
+    from qualab.report.terminal import make_console, print_blocks
+    from qualab.report.words import ENGLISH
+    from qualab.run.stored import payoff_in
+
+    payoff = payoff_in(bootstrap.store_at(db), comparison, "advice")
+    blocks = advice_blocks(payoff, ENGLISH)
+    print_as(output_format, payoff.advice, lambda: print_blocks(make_console(), blocks, is_spaced=True))
 
 
 def report(

@@ -390,6 +390,10 @@ class AuditPlan:
     sampled_max_tokens: int = 256
 
 
+NO_TASKS = ("none",)
+"""What a comparison names that asks no task: one of speed, or of limits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedPlan:
     """What is timed: every kind of work at every length under every load, in both arms."""

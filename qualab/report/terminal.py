@@ -23,6 +23,7 @@ from qualab.model.report import (
     Facts,
     Forest,
     Histogram,
+    PairBars,
     Paragraph,
     Side,
     Table,
@@ -33,12 +34,14 @@ from qualab.report.arms import acceptance_blocks, engine_facts, facts_table, pin
 from qualab.report.audit import audit_lines
 from qualab.report.model import model_of
 from qualab.report.planning import planning_blocks
-from qualab.report.source import Cells, Source, table, verdict_cell
+from qualab.report.source import NOT_MEASURED, Cells, Source, table, verdict_cell
+from qualab.report.speed import advice_table
 from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
     from qualab.analysis.flips import Flips, Pair, TextPairs
     from qualab.model.comparison import Analysis, Comparison
+    from qualab.model.speed import Payoff
     from qualab.planning.suite import Planning
 
 SECTIONS = ("metrics", "arms", "missing", "looks", "noise", "acceptance", "verdict")
@@ -70,12 +73,12 @@ def make_console(*, is_error: bool = False) -> Console:
     return console if console.is_terminal else Console(stderr=is_error, width=UNBOUNDED)
 
 
-def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
+def print_analysis(console: Console, comparison: Comparison, analysis: Analysis, payoff: Payoff = NOT_MEASURED) -> None:
     """Draw a comparison's report as it was found under the analysis's plan."""
-    report = model_of(Source(comparison=comparison, analysis=analysis), ENGLISH, sections=SECTIONS)
+    source = Source(comparison=comparison, analysis=analysis, payoff=payoff)
+    report = model_of(source, ENGLISH, sections=SECTIONS)
     under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
-    *sections, verdict = report.sections
-    for section in sections:
+    for section in (own for own in report.sections if own.id != "verdict"):
         console.print(Text(section.title, style="bold"))
         blocks = (block for block in section.blocks if not isinstance(block, Histogram))
         print_blocks(console, blocks, command=f"qualab show {comparison.id}{under}")
@@ -84,7 +87,11 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     print_hanging(console, report.headline)
     for line in audit_lines(analysis.audit, ENGLISH) if analysis.audit else ():
         print_hanging(console, line)
-    print_blocks(console, verdict.blocks)
+    print_blocks(console, (block for own in report.sections if own.id == "verdict" for block in own.blocks))
+    if report.gain:
+        print_hanging(console, report.gain, style="bold")
+    if payoff.advice:
+        print_blocks(console, [advice_table(payoff.advice, ENGLISH, has_evidence=False)])
     print_hanging(console, report.footer, style="dim")
 
 
@@ -225,6 +232,9 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = ""
             case Forest():
                 for row in block.rows:
                     print_hanging(console, f"{row.label}: {row.text}, {row.verdict.text}")
+            case PairBars():
+                for pair in block.rows:
+                    print_hanging(console, f"{pair.label}, {pair.note}: {pair.text}, {pair.ratio.text}")
 
 
 def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2, style: str | None = None) -> None:

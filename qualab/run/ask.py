@@ -274,7 +274,7 @@ async def ask_in_step(
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
-        if arm.missing == arm.total:
+        if arm.missing == arm.total > 0:
             raise arm.stopped(Reason("stopped.no-answers", {"total": arm.total}))
 
 

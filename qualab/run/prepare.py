@@ -140,6 +140,7 @@ def local_of(settings: Settings) -> dict[str, str]:
         "checkpoint": str(Path(settings.checkpoint).resolve()) if settings.checkpoint else "",
         "pods": arms_text(settings.pods),
         "containers": arms_text(settings.containers),
+        **({"speed_prompts": str(settings.speed_prompts.resolve())} if settings.speed_prompts else {}),
     }
 
 
