@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import re
@@ -18,6 +17,7 @@ from qualab.model.canonical import encode_body
 from qualab.model.engine import Counters, Probe
 from qualab.model.items import Prompt, Reply, Request, generation_request
 from qualab.model.names import AnswerStatus, Api, ArmName, Language, Outcome
+from qualab.model.plan import SamplingPlan
 from qualab.model.registry import urls_of
 from qualab.report.words import ENGLISH
 from qualab.run.group import start_group
@@ -35,7 +35,6 @@ CUT_SHARE = 0.9
 """A server that counts a smaller share of a prompt's tokens has cut it."""
 ALIVE_S, POLL_S, SAY_EVERY_S = 30.0, 1.0, 10.0
 """How long a living server may take for a few words, and how often one that died is looked for and told of."""
-OWN_LENGTHS = ("until", "max_tokens", "max_new_tokens", "max_completion_tokens", "temperature")
 TEXTS = {
     Language.ENGLISH: (
         (
@@ -239,13 +238,8 @@ class _Ladder:
         )
 
     def _generation(self, text: str, n_tokens: int) -> Request:
-        sampling = self.runs[0].plan.sampling
-        is_chat = sampling.api is Api.CHAT
-        settings = {name: value for name, value in sampling.gen_kwargs.items() if name not in OWN_LENGTHS}
-        if is_chat:
-            text = json.dumps([{"role": "user", "content": text}])
-        prompt = Prompt(text=text, is_chat=is_chat, gen_kwargs={**settings, "max_gen_toks": n_tokens})
-        return generation_request(prompt, sampling=sampling)
+        sampling = SamplingPlan(model=self.runs[0].plan.sampling.model, api=Api.COMPLETIONS)  # answers can be begun
+        return generation_request(Prompt(text=text, gen_kwargs={"max_gen_toks": n_tokens}), sampling=sampling)
 
     async def _ask(self, request: Request) -> Reply:
         return await self.endpoint.ask(request, encode_body(request.payload, seed=self.runs[0].plan.sampling.seed))
