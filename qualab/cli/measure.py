@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualab import bootstrap
+from qualab.cli.group import print_group
 from qualab.cli.options import Given, settings_options
 from qualab.cli.output import Format, OutputFormat, complain, print_as
 from qualab.cli.pair import Managed, while_served, with_managed
@@ -143,42 +144,19 @@ def print_limits(store: Store, stored_id: str, output_format: Format) -> None:
 
 
 def print_speed(store: Store, stored_id: str, output_format: Format) -> None:
-    """Print the speeds of a comparison, or of each of a group."""
+    """Print the speeds of a comparison, or the tables of a group."""
+    if store.group(stored_id):
+        print_group(store, stored_id, output_format)
+        return
     from qualab.analysis.speed import speed_of
-    from qualab.report.source import table
+    from qualab.report.source import NOT_MEASURED
+    from qualab.report.speed import speed_blocks
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
-    members = store.group(stored_id) or [store.get(stored_id)]
-    speeds = {own.id: speed_of(store.observations(own.id), seed=own.plan.sampling.seed) for own in members}
-
-    def print_text() -> None:
-        for name, own in speeds.items():
-            rows = [
-                {
-                    "work": cell.cell.work.value,
-                    "tokens": f"{cell.cell.prompt_tokens:,}",
-                    "load": f"{cell.cell.concurrency or cell.cell.rate}",
-                    **{
-                        arm.arm.value: f"{arm.tokens_per_s or 0.0:.1f} (x{arm.spread or 1.0:.2f})"
-                        for arm in (cell.baseline, cell.candidate)
-                    },
-                    "ratio": ""
-                    if not cell.ratio
-                    else f"{cell.ratio.value:.2f}"
-                    + (
-                        f" ({cell.ratio.interval.low:.2f} to {cell.ratio.interval.high:.2f})"
-                        if cell.ratio.interval
-                        else ""
-                    ),
-                }
-                for cell in (own.cells if own else ())
-            ]
-            typer.echo(f"Comparison {name}: output tokens a second, with their spread")
-            if rows:
-                names = tuple(rows[0])
-                print_blocks(
-                    make_console(), [table(ENGLISH, names, rows, titles={name: name for name in names}, legends={})]
-                )
-
-    print_as(output_format, speeds if len(speeds) > 1 else speeds[members[0].id], print_text)
+    comparison = store.get(stored_id)
+    timed = speed_of(store.observations(comparison.id), seed=comparison.plan.sampling.seed)
+    blocks = speed_blocks(replace(NOT_MEASURED, speed=timed), ENGLISH)
+    print_as(output_format, timed, lambda: print_blocks(make_console(), blocks))
+    if output_format is Format.TEXT:
+        typer.echo(f"\nNext: qualab advise {comparison.id}, or qualab report {comparison.id}")

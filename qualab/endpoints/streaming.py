@@ -24,11 +24,11 @@ import orjson
 from aiohttp.abc import AbstractResolver
 
 from qualab.endpoints.replies import ABORTED, count_of, error_message, object_of, refusal
-from qualab.endpoints.transport import CONNECT_TIMEOUT_S, HEADERS, KEEPALIVE_S, LOG, Exchange, Failure
+from qualab.endpoints.transport import CONNECT_TIMEOUT_S, HEADERS, LOG, Exchange, Failure
 from qualab.model.engine import StreamTimes
 from qualab.model.names import AnswerStatus
 
-TOGETHER_S = 0.0005
+TOGETHER_S = 0.001
 """Chunks that come within this time are of one step, as llama.cpp sends each token of a draft round by itself."""
 USAGE = b'"stream":true,"stream_options":{"include_usage":true}'
 OPTIONS = (USAGE + b',"return_token_ids":true', USAGE, b'"stream":true')
@@ -182,12 +182,15 @@ class FixedResolver(AbstractResolver):
 
 
 class Streamer:
-    """Streams from one server, by connections of its own."""
+    """Streams from one server, each by a connection of its own, which is made before its time begins."""
 
     def __init__(self, *, key: str, timeout_s: float, address: str, may_be_proxied: bool) -> None:
         resolver = FixedResolver(address) if address else None
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, resolver=resolver),
+            # llama.cpp closes a connection after a stream, and a request that meets that must not be sent again: it may
+            # have been the one that killed the server
+            connector=aiohttp.TCPConnector(limit=0, force_close=True, resolver=resolver),
+            trace_configs=[_sending()],
             headers=HEADERS | {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)),
             trust_env=may_be_proxied,
@@ -213,9 +216,9 @@ class Streamer:
         arrivals_s: list[float] = []  # two flat lists: the garbage collector looks at neither floats nor bytes
         parts: list[bytes] = []
         failure: Failure | None = None
-        started_s = time.perf_counter()
+        sent_s = [time.perf_counter()]
         try:
-            async with self._session.post(url, data=body, allow_redirects=False) as response:
+            async with self._session.post(url, data=body, allow_redirects=False, trace_request_ctx=sent_s) as response:
                 if response.status == 200:
                     read = response.content.readany
                     while part := await read():
@@ -227,13 +230,24 @@ class Streamer:
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             failure = _failure_of(exc)
         return Streamed(
-            started_s=started_s,
+            started_s=sent_s[-1],
             ended_s=time.perf_counter() if failure or not arrivals_s else arrivals_s[-1],
             arrivals_s=arrivals_s,
             parts=parts,
             failure=failure,
             redact=redact,
         )
+
+
+def _sending() -> aiohttp.TraceConfig:
+    """Note when a request goes out, after the connection is made."""
+
+    async def on_sent(_: object, context: Any, __: object) -> None:
+        context.trace_request_ctx.append(time.perf_counter())
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(on_sent)
+    return trace
 
 
 def _failure_of(exc: Exception) -> Failure:

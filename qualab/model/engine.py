@@ -412,8 +412,12 @@ class Burst:
 
     @property
     def is_usable(self) -> bool:
-        """False where nothing came, or others loaded the engine meanwhile."""
-        return self.n_tokens > 0 and not self.n_foreign
+        """False where nothing was answered, or others loaded the engine meanwhile."""
+        return self.is_answered and not self.n_foreign
+
+    @property
+    def is_answered(self) -> bool:
+        return any(stream.status.is_answer and stream.n_tokens > 0 for stream in self.streams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         sections = [name for name in OF_TIMES if name in sections]
     blocks = {name: tuple(SECTIONS[name](source, words)) for name in sections}
     model = " / ".join(dict.fromkeys(source.models.values()))
-    tasks = ", ".join(source.plan.requested) or words("no tasks")
+    tasks = words("no tasks") if source.has_no_tasks else ", ".join(source.plan.requested)
     version = analysis.versions.get("qualab", "")
     return Report(
         comparison_id=comparison.id,

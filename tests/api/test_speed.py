@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
-from tests.api.conftest import Service, check_problem
+from qualab.endpoints.client import HttpEndpoint
+from qualab.endpoints.replicas import opening
+from qualab.endpoints.urls import same_server
+from qualab.model.ports import Clock
+from qualab.model.registry import Heartbeat
+from qualab.run.prepare import Services
+from tests.api.conftest import EXPERIMENT, Make, Service, at_work, check_problem
+from tests.app.fakes import Bench
 from tests.app.payoffs import observe
+from tests.streaming_server import StreamingServer, Streams
 
 PARTS = ("speed", "limits", "advice")
 
@@ -36,3 +45,28 @@ def test_what_was_not_measured_is_not_found_and_what_was_is_read_and_shown(worki
         assert [part for part in (*PARTS, "capacity") if f'<section id="{part}">' not in page] == []
         assert re.search(f'<strong class="gain">[^<]*{gain}', page)
     assert working.client.get(f"{path}/report").content.startswith(b"%PDF")
+
+
+@dataclass
+class HttpBench(Bench):
+    """With the real client."""
+
+    @property
+    def services(self) -> Services:
+        return replace(super().services, open_endpoint=opening(HttpEndpoint), clock=Clock(), is_same_server=same_server)
+
+
+def test_a_request_with_a_speed_part_is_timed_by_the_worker(make: Make) -> None:
+    own = {"works": ["copy"], "concurrency": [2], "prompt_tokens": 40, "output_tokens": 8, "requests": 4}
+    own |= {"repeats": 2, "max_repeats": 2}
+    slow, fast = Streams(tokens_per_s=200.0), Streams(tokens_per_s=600.0, drafts=True)
+    with StreamingServer(slow) as off, StreamingServer(fast) as on:
+        bench = HttpBench(heartbeat=Heartbeat(every_s=0.04, stale_after_s=30.0))
+        service = make(bench=bench)
+        with at_work(service.context):
+            arms = {"baseline": off.url, "candidate": on.url, "model": "scripted", "allow_unobserved": True}
+            comparison_id = service.finished(**arms, speed=own)
+        speed = service.client.get(f"/v1/comparisons/{comparison_id}/speed").json()
+    assert [(cell["cell"]["work"], cell["ratio"]["n_repeats"]) for cell in speed["cells"]] == [("copy", 2)]
+    wrong = service.client.post("/v1/comparisons", json={**EXPERIMENT, "speed": {"wroks": ["copy"]}})
+    check_problem(wrong, 422, wrong.json()["code"])
