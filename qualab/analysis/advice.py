@@ -80,9 +80,10 @@ def _ceilings(analysis: Analysis, limits: ArmLimits | None) -> Iterator[Ceiling]
         yield spared, Reason("advice.regression", {"names": tuple(row.id for row in worse)})
     if limits is None or not limits.lengths:
         return
+    is_early = limits.refused_from and not (limits.advertised and limits.refused_from > limits.advertised)
     if limits.verified is None:
         yield 0, Reason("advice.never-right")
-    elif limits.fails_from or limits.refused_from:
+    elif limits.fails_from or is_early:
         yield limits.verified, Reason("advice.beyond", {"verified": limits.verified})
 
 

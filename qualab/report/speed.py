@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from qualab.analysis.speed import at_once, cell_named
@@ -38,17 +38,20 @@ def gain_line(payoff: Payoff, words: Words) -> str:
     """Say in one line what is gained by the best and the worst kind of work, and what it costs in room."""
     works, room = payoff.speed.works if payoff.speed else (), payoff.capacity
     shown = (*works[:1], *works[1:][-1:])
-    gains = [words(GAINS[own.ratio.is_faster], own=own, limits=_limits(own.ratio, words)) for own in shown]
+    gains = [
+        words(GAINS[own.ratio.is_faster], own=own, limits=_limits(own.ratio, words, 1 if own.ratio.value >= 2.0 else 2))
+        for own in shown
+    ]
     parts = [", ".join(gains)] if gains else []
     if room and abs(room.change) >= SMALLEST_CHANGE:
         parts.append(words("gain room less" if room.change < 0.0 else "gain room more", change=abs(room.change)))
     return "; ".join(parts)
 
 
-def _limits(ratio: Ratio, words: Words, form: Callable[[float], str] = FORMS["ratio"]) -> str:
+def _limits(ratio: Ratio, words: Words, digits: int = 2) -> str:
     if ratio.interval is None:
         return ""
-    low, high = form(ratio.interval.low), form(ratio.interval.high)
+    low, high = (f"{limit:.{digits}f}" for limit in (ratio.interval.low, ratio.interval.high))
     return f" ({words('from to', low=low, high=high)})"
 
 
@@ -56,7 +59,7 @@ def ratio_cell(ratio: Ratio | None, words: Words) -> Cell:
     """Write a ratio with its interval; toned by whether that lies above 1."""
     if ratio is None:
         return NOTHING
-    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words, '{:.2f}'.format)}"
+    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words)}"
     return Cell(text=text, value=ratio.value, tone=OF_RATIO[ratio.is_faster])
 
 
@@ -74,7 +77,7 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     for first in range(0, len(speed.cells), MOST_BARS):
         yield _bars(speed.cells[first : first + MOST_BARS], words)
     rows = [_timed(own, arm, words) for own in speed.cells for arm in (own.baseline, own.candidate)]
-    yield table(words, COLUMNS, rows, n_texts=4, texts=("warm-up",), is_wide=True, dispensable=COLUMNS[:8:-1])
+    yield table(words, COLUMNS, rows, n_texts=4, is_wide=True, dispensable=COLUMNS[:8:-1])
     if notes := words.reasons(speed.notes):
         yield Bullets(items=notes)
 
@@ -110,8 +113,8 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
         "a request": (arm.request_tokens_per_s, "rate"),
         "in all": (arm.tokens_per_s, "rate"),
         "spread": (arm.spread, "times"),
-        "to first token": _quantiles(first, 1.0, "{:.2f}"),
-        "between tokens": _quantiles(gaps, 1_000.0, "{:.1f}"),
+        "to first token": _quantiles(first, "{:,.0f}"),
+        "between tokens": _quantiles(gaps, "{:.1f}"),
         "length": (arm.acceptance_length, "tokens"),
         "zero": (arm.zero_share, "share"),
         "cached": (arm.cached_share, "share"),
@@ -123,9 +126,9 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     }
 
 
-def _quantiles(values: Sequence[float | None], unit: float, form: str) -> str | None:
-    texts = ["–" if value is None else form.format(unit * value) for value in values]
-    return " / ".join(texts) if any(value is not None for value in values) else None
+def _quantiles(values_s: Sequence[float | None], form: str) -> str | None:
+    texts = ["–" if value is None else form.format(1_000.0 * value) for value in values_s]
+    return " / ".join(texts) if any(value is not None for value in values_s) else None
 
 
 def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
@@ -135,7 +138,7 @@ def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
         return
     yield Paragraph(text=words("capacity is", capacity=capacity))
     rows: list[Cells] = [
-        {"prompt": count(room.tokens), "baseline": (room.baseline, "tokens"), "candidate": (room.candidate, "tokens")}
+        {"prompt": count(room.tokens), "baseline": (room.baseline, "ratio"), "candidate": (room.candidate, "ratio")}
         for room in capacity.rooms
     ]
     if rows:
@@ -159,7 +162,8 @@ def limits_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
         if candidate := lengths.get(ArmName.CANDIDATE):
             row["length"] = (candidate.acceptance_length, "tokens")
         rows.append(row)
-    yield table(words, ("prompt", *ArmName, "length"), rows, n_texts=3)
+    titles = {"length": words("per round")}
+    yield table(words, ("prompt", *ArmName, "length"), rows, n_texts=3, titles=titles, legends={})
     notes = [words("content unchecked", arm=own.arm) for own in limits.arms if not own.is_content_checked]
     notes += [words.reason(of(words(own.arm), note)) for own in limits.arms for note in own.notes]
     if notes:

@@ -99,6 +99,8 @@ LONG_LOST = {"long_2k": Verdict.EQUIVALENT, "long_8k_ko": Verdict.REGRESSION, "l
         (analysis(), limits(verified=1_000), [(COPY, 256, 8, ON), (None, 1_000, None, OPEN), (None, None, None, OFF)]),
         (analysis(), limits(verified=None), [(None, None, None, OFF)]),
         (analysis(), limits(fails_from=None), [(COPY, 4_096, 8, ON), REST]),
+        (analysis(), limits(fails_from=None, refused_from=1_000_008), [(COPY, 4_096, 8, ON), REST]),
+        (analysis(), limits(fails_from=None, refused_from=300_000), [(COPY, 4_096, 8, ON), *LIMITED]),
     ],
 )  # fmt: skip
 def test_harm_to_the_answers_turns_it_off_at_the_lengths_where_it_is(
