@@ -53,8 +53,7 @@ def speed(
     )
     with while_served(managed, progress):
         if stored_id:
-            is_given = not given.keys().isdisjoint(SPEED_OPTIONS)
-            job = speed_of_stored(services, stored_id, settings, is_given=is_given)
+            job = speed_of_stored(services, stored_id, settings, given=given)
             run_to_end(job, progress, way_on=f"qualab speed {stored_id}")
         else:
             run_to_end(start_speed(services, settings), progress)

@@ -51,10 +51,8 @@ class _Content:
 
     def add(self, at_s: float, event: Any) -> None:
         """Take what one event says. Raises Failure for an error."""
-        if not isinstance(event, dict):
-            raise Failure("an event of the stream is not a JSON object")
-        if event.get("error") or event.get("object") == "error":
-            raise Failure(f"the stream holds an error: {error_message(event)}")
+        if not isinstance(event, dict) or event.get("error") or event.get("object") == "error":
+            raise Failure(f"the stream holds an error: {error_message(event) or event}")
         self.usage, self.timings = (object_of(event, name) or getattr(self, name) for name in ("usage", "timings"))
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}

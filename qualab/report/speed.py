@@ -10,7 +10,7 @@ from qualab.model.engine import Cell as TimedCell
 from qualab.model.names import ArmName, Outcome, Turn
 from qualab.model.reason import of
 from qualab.model.report import NOTHING, Block, Bullets, Cell, PairBar, PairBars, Paragraph, Table, Tone
-from qualab.model.speed import Advice, ArmLimits, ArmSpeed, CellSpeed, LengthTried, Payoff, Ratio
+from qualab.model.speed import Advice, ArmSpeed, CellSpeed, Payoff, Ratio
 from qualab.model.wording import count
 from qualab.report.source import Cells, table
 from qualab.report.words import FORMS, Words
@@ -27,10 +27,6 @@ OF_OUTCOME = {
     Outcome.BROKEN: Tone.BROKEN,
     Outcome.REFUSED: Tone.OPEN,
 }
-COLUMNS = (
-    *("work", "prompt", "load", "arm", "a request", "in all", "spread", "to first token", "between tokens"),
-    *("length", "zero", "cached", "goodput", "measured", "contaminated", "failed", "warm-up"),
-)
 GAINS = {True: "gain faster", False: "gain slower", None: "gain open"}
 
 
@@ -68,6 +64,10 @@ def load_text(cell: TimedCell, words: Words) -> str:
     return words.reason(cell_named(cell).values["load"])
 
 
+def _length(cell: TimedCell) -> str | None:
+    return count(cell.prompt_tokens) if cell.prompt_tokens else None  # prompts of a user's file have their own
+
+
 def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     """Show both arms' speed in every cell: bars with the spread of repeats, ratios, and a table."""
     speed = payoff.speed
@@ -77,7 +77,8 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     for first in range(0, len(speed.cells), MOST_BARS):
         yield _bars(speed.cells[first : first + MOST_BARS], words)
     rows = [_timed(own, arm, words) for own in speed.cells for arm in (own.baseline, own.candidate)]
-    yield table(words, COLUMNS, rows, n_texts=4, is_wide=True, dispensable=COLUMNS[:8:-1])
+    names = tuple(rows[0])
+    yield table(words, names, rows, n_texts=4, is_wide=True, dispensable=names[:8:-1])
     if notes := words.reasons(speed.notes):
         yield Bullets(items=notes)
 
@@ -85,12 +86,12 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
 def _bars(cells: Sequence[CellSpeed], words: Words) -> PairBars:
     rows = []
     for own in cells:
-        arms = own.baseline, own.candidate
+        arms, tokens = (own.baseline, own.candidate), _length(own.cell)
         values = tuple(arm.request_tokens_per_s for arm in arms)
         rows.append(
             PairBar(
                 label=words.name(own.cell.work),
-                note=f"{words('tokens', n=count(own.cell.prompt_tokens))} · {load_text(own.cell, words)}",
+                note=" · ".join((*([words("tokens", n=tokens)] if tokens else []), load_text(own.cell, words))),
                 values=values,
                 ranges=tuple((min(arm.repeats), max(arm.repeats)) if arm.repeats else None for arm in arms),
                 text=" / ".join("–" if value is None else FORMS["rate"](value) for value in values),
@@ -107,7 +108,7 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     warmup = f"{arm.warmup[0]:.1f} → {arm.warmup[-1]:.1f} ({len(arm.warmup)})" if arm.warmup else None
     return {
         "work": words.name(own.cell.work),
-        "prompt": count(own.cell.prompt_tokens),
+        "prompt": _length(own.cell),
         "load": load_text(own.cell, words),
         "arm": words(arm.arm),
         "a request": (arm.request_tokens_per_s, "rate"),
@@ -151,14 +152,20 @@ def limits_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     limits = payoff.limits
     if limits is None:
         return
-    names = ("arm", "advertised", "verified", "refused from", "fails from", "deaths", "set to")
-    yield table(words, names, [_of_arm(own, words) for own in limits.arms], legends={}, notes=[words("limits how")])
+    parts = ("advertised", "verified", "refused from", "fails from", "n deaths", "set to")
+    of_arms: list[Cells] = [
+        {"arm": words(own.arm)} | {name: (getattr(own, name.replace(" ", "_")), "count") for name in parts}
+        for own in limits.arms
+    ]
+    yield table(words, ("arm", *parts), of_arms, legends={}, notes=[words("limits how")])
     tried = {own.arm: {length.prompt_tokens: length for length in own.lengths} for own in limits.arms}
     rows: list[Cells] = []
     for tokens in sorted(set(chain.from_iterable(tried.values()))):
         lengths = {arm: own[tokens] for arm, own in tried.items() if tokens in own}
         row: Cells = {"prompt": count(tokens)}
-        row |= {str(arm): _tried(length, words) for arm, length in lengths.items()}
+        for arm, own in lengths.items():
+            text = f"{words.name(own.outcome)}, {FORMS['seconds'](own.latency_s)}"
+            row[str(arm)] = Cell(text=text, tone=OF_OUTCOME[own.outcome])
         if candidate := lengths.get(ArmName.CANDIDATE):
             row["length"] = (candidate.acceptance_length, "tokens")
         rows.append(row)
@@ -168,23 +175,6 @@ def limits_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     notes += [words.reason(of(words(own.arm), note)) for own in limits.arms for note in own.notes]
     if notes:
         yield Bullets(items=tuple(notes))
-
-
-def _of_arm(own: ArmLimits, words: Words) -> Cells:
-    return {
-        "arm": words(own.arm),
-        "advertised": (own.advertised, "count"),
-        "verified": (own.verified, "count"),
-        "refused from": (own.refused_from, "count"),
-        "fails from": (own.fails_from, "count"),
-        "deaths": (own.n_deaths, "count"),
-        "set to": (own.set_to, "count"),
-    }
-
-
-def _tried(length: LengthTried, words: Words) -> Cell:
-    text = f"{words.name(length.outcome)}, {FORMS['seconds'](length.latency_s)}"
-    return Cell(text=text, tone=OF_OUTCOME[length.outcome])
 
 
 def advice_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:

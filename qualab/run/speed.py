@@ -106,6 +106,9 @@ class _Measurement:
         for number, cell in enumerate(self.cells):
             share_s = (self.plan.budget_s - self.spent_s) / (len(self.cells) - number)
             await self._measure(cell, number, share_s, self.spent_s + share_s)
+        if n_left := sum(not self.arms[-1].bursts[cell, False] for cell in self.cells):
+            why = "the budget was spent, or a server refused them"
+            self.run.services.progress.phase(f"{n_left} of {len(self.cells)} cells have no repeats: {why}")
         for arm in self.arms:
             bursts = [burst for own in arm.bursts.values() for burst in own]
             if bursts and all(map(_is_refused, bursts)):
@@ -237,7 +240,7 @@ class _Measurement:
         self.run.services.progress.phase(
             f"Speed {number + 1}/{len(self.cells)}: {cell.work}, {cell.prompt_tokens:,} tokens, {load}, "
             f"{'warm-up' if is_warmup else 'repeat'} {len(own[0])}: {speeds} tok/s a request; "
-            f"{'about' if number else 'at most'} {max(0.0, left_s) / 60.0:.0f} min left"
+            f"{'about' if number else 'at most'} {ENGLISH.span(max(0.0, left_s))} left"
         )
 
 
@@ -282,8 +285,8 @@ def _foreign(before: Counters | None, after: Counters | None, streams: Sequence[
     if before.generated_tokens is not None and after.generated_tokens is not None:
         # llama.cpp counts no requests; an engine may count a token of each end
         n_ours = sum(stream.n_tokens for stream in streams) + 2 * len(streams)
-        is_known = all(stream.status.is_answer and stream.is_counted for stream in streams)
-        running = max(running, int(is_known and after.generated_tokens - before.generated_tokens > n_ours))
+        if all(stream.status.is_answer and stream.is_counted for stream in streams):
+            return max(running, int(after.generated_tokens - before.generated_tokens > n_ours))
     return running or None
 
 

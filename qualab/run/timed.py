@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from qualab.errors import WrongState
 from qualab.model.engine import Burst
 from qualab.model.names import ComparisonStatus
-from qualab.model.plan import NO_TASKS
+from qualab.model.plan import NO_TASKS, SpeedPlan
 from qualab.model.ports import TaskOptions
 from qualab.run.group import held, opened_pairs, start_group
 from qualab.run.prepare import Run, Services, refuse_imported
@@ -39,17 +39,18 @@ async def start_speed(services: Services, settings: Settings) -> None:
     await (start_group if own.candidates else start)(services, own)
 
 
-async def speed_of_stored(services: Services, comparison_id: str, settings: Settings, *, is_given: bool) -> None:
+async def speed_of_stored(
+    services: Services, comparison_id: str, settings: Settings, *, given: Collection[str] = ()
+) -> None:
     """Time the arms of a stored comparison or group, or go on with that.
 
-    Without settings that are given (`is_given`) as it was timed before, or planned to be. Raises as `stored_runs` and
+    It is timed as before, or as planned, but for the settings named in `given`. Raises as `stored_runs` and
     `measure_speed`; ComparisonBusy where another comparison uses the hosts.
     """
     async with stored_runs(services, comparison_id, settings) as runs:
         seen = services.store.observations(runs[0].id)
         before = [own.plan for own in seen if isinstance(own, Burst)]
-        plan = runs[0].plan.speed if not before else before[-1]
-        plan = settings.speed_plan if is_given or plan is None else plan
+        plan = changed_plan(before[-1] if before else runs[0].plan.speed, settings, given)
         with ExitStack() as stack:
             for run in runs:
                 stack.enter_context(alone_on_hosts(services, run.id))
@@ -58,6 +59,15 @@ async def speed_of_stored(services: Services, comparison_id: str, settings: Sett
             if not run.plan.tasks and run.comparison.status is not ComparisonStatus.FINISHED:
                 set_status(run, ComparisonStatus.ANSWERED)
                 await analysed_run(run)
+
+
+def changed_plan(before: SpeedPlan | None, settings: Settings, given: Collection[str]) -> SpeedPlan:
+    """Change what `given` settings name in a plan; a new plan where there was none."""
+    new, names = settings.speed_plan, {name.removeprefix("speed_") for name in given}
+    names |= {"works"} if "prompts" in names else set()
+    parts = (part.name for part in fields(SpeedPlan))
+    changed = {part for part in parts if part.removesuffix("_s").removesuffix("_hash") in names}
+    return replace(before or new, **{part: getattr(new, part) for part in changed})
 
 
 @asynccontextmanager

@@ -63,9 +63,8 @@ class Timed(Pair):
         return self.speed
 
     def again(self, **changes: Any) -> Speed:
-        services, is_given = replace(self.services, progress=self.progress), bool(changes)
-        settings = self.settings(**changes)
-        asyncio.run(speed_of_stored(services, self.comparisons[0].id, settings, is_given=is_given))
+        services, settings = replace(self.services, progress=self.progress), self.settings(**changes)
+        asyncio.run(speed_of_stored(services, self.comparisons[0].id, settings, given=changes))
         return self.speed
 
     @property
@@ -173,7 +172,7 @@ def test_what_others_disturb_does_not_count_and_is_repeated(
         )
         assert all((own.n_foreign or 0) > 0 for own in pair.bursts() if own.arm is BASELINE)
         pair.off.script.foreign = pair.off.script.running = 0
-        pair.again(speed_budget=60)
+        pair.again(speed_output_tokens=9)
         assert (pair.cell.baseline.n_repeats, pair.cell.baseline.n_contaminated) == (2, 0)
 
 
@@ -230,7 +229,7 @@ def test_three_arms_take_turns_and_the_baseline_is_in_every_comparison() -> None
         assert sorted(group.off.prompts) == sorted(group.on.prompts) == sorted(group.third.prompts)  # type: ignore[union-attr]
         assert {first.status, second.status} == {ComparisonStatus.FINISHED}
         n_asked, group_id = len(group.off.seen), first.id.removesuffix("-k3")
-        asyncio.run(speed_of_stored(group.services, group_id, group.settings(), is_given=False))
+        asyncio.run(speed_of_stored(group.services, group_id, group.settings()))
         assert len(group.off.seen) == n_asked, "all that was planned is there"
 
 
@@ -308,7 +307,11 @@ def test_a_run_with_a_speed_plan_times_the_arms_and_what_is_given_later_is_a_pla
         n_bursts = len(pair.bursts())
         pair.again()
         assert len(pair.bursts()) == n_bursts
-        assert pair.again(speed_works="json").plan.works == (Work.JSON,)
+        more = pair.again(speed_repeats=3, speed_max_repeats=3)
+        assert [own.baseline.n_repeats for own in more.cells] == [3], "2 that were there, and 1"
+        n_bursts = len(pair.bursts())
+        plan = pair.again(speed_works="json", speed_budget=70.0, speed_target_gap=0.1).plan
+        assert (plan.works, plan.budget_s, plan.target_gap_s, plan.output_tokens) == ((Work.JSON,), 70.0, 0.1, 8)
         assert len(pair.bursts()) > n_bursts
 
 

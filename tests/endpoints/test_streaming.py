@@ -96,7 +96,7 @@ async def test_a_failure_keeps_what_came_before_it(fault: str) -> None:
         (reply({"error": {"message": "busy with sk-secret-key"}}), r"does not stream.*busy with \[key\]"),
         (reply("data: {broken\n\n"), "not JSON"),
         (reply('error: {"message": "slot is gone"}\n\n'), "slot is gone"),
-        (reply("data: [1]\n\n"), "not a JSON object"),
+        (reply("data: [1]\n\n"), r"error: \[1\]"),
         (reply({}, status=302, headers={"Location": "/elsewhere"}), "HTTP 302"),
     ],
 )
