@@ -13,7 +13,7 @@ import typer
 from qualab import bootstrap
 from qualab.cli.group import print_group
 from qualab.cli.options import Given, settings_options
-from qualab.cli.output import Format, OutputFormat, complain, print_as
+from qualab.cli.output import INTERRUPTED, Format, OutputFormat, complain, print_as
 from qualab.cli.pair import Managed, while_served, with_managed
 from qualab.cli.run import new_progress, run_to_end
 from qualab.errors import UsageError
@@ -103,8 +103,8 @@ def limits(
     danger = "They can kill a server, and with it the work of all who use it"
     if not yes and not sys.stdin.isatty():
         raise UsageError(danger, hint="If that may happen, give --yes")
-    if not yes:
-        typer.confirm(f"{danger}. Go on?", abort=True, err=True)
+    if not yes and not typer.confirm(f"{danger}. Go on?", err=True):
+        raise typer.Exit(INTERRUPTED)
     if not stored_id:
         run_to_end(start_limits(services, settings), progress)
         stored_id = progress.comparison_id
