@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ import orjson
 from aiohttp.abc import AbstractResolver
 
 from qualab.endpoints.replies import ABORTED, count_of, error_message, object_of, refusal
-from qualab.endpoints.transport import CONNECT_TIMEOUT_S, HEADERS, LOG, Exchange, Failure
+from qualab.endpoints.transport import CONNECT_TIMEOUT_S, HEADERS, LOG, READ_BYTES, Exchange, Failure
 from qualab.model.engine import StreamTimes
 from qualab.model.names import AnswerStatus
 
@@ -51,10 +51,8 @@ class _Content:
 
     def add(self, at_s: float, event: Any) -> None:
         """Take what one event says. Raises Failure for an error."""
-        if not isinstance(event, dict):
-            raise Failure("an event of the stream is not a JSON object")
-        if event.get("error") or event.get("object") == "error":
-            raise Failure(f"the stream holds an error: {error_message(event)}")
+        if not isinstance(event, dict) or event.get("error") or event.get("object") == "error":
+            raise Failure(f"the stream holds an error: {error_message(event) or event}")
         self.usage, self.timings = (object_of(event, name) or getattr(self, name) for name in ("usage", "timings"))
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
@@ -66,7 +64,7 @@ class _Content:
             self.arrivals.append((at_s, n_ids or 1))
             self.texts.append(text)
         self.has_ids |= n_ids > 0
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         if self.finish_reason in ABORTED:
             raise Failure(f"the server ended the answer with finish_reason {self.finish_reason!r}")
 
@@ -161,11 +159,8 @@ class Streamed:
             return
         if content.arrivals:
             raise Failure("the stream stopped in the middle", hint=LOG)
-        try:
-            message = error_message(orjson.loads(b"".join(self.parts)))
-        except orjson.JSONDecodeError:
-            message = ""
-        raise Failure(f"the body holds an error: {message}" if message else "the server does not stream")
+        body = b"".join(self.parts)[:READ_BYTES].decode(errors="replace")
+        raise Failure(f"the server does not stream, but answers: {body}")
 
 
 class FixedResolver(AbstractResolver):
@@ -174,7 +169,7 @@ class FixedResolver(AbstractResolver):
     def __init__(self, address: str) -> None:
         self._address = address
 
-    async def resolve(self, host: str, port: int = 0, *_: object) -> list[Any]:
+    async def resolve(self, host: str, port: int = 0, *_: object, **__: object) -> list[Any]:
         own = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         return [{"hostname": host, "host": self._address, "port": port, "family": own, "proto": 0, "flags": 0}]
 
@@ -186,11 +181,13 @@ class Streamer:
 
     def __init__(self, *, key: str, timeout_s: float, address: str, may_be_proxied: bool) -> None:
         resolver = FixedResolver(address) if address else None
+        sending = aiohttp.TraceConfig()
+        sending.on_request_headers_sent.append(_on_sent)
         self._session = aiohttp.ClientSession(
             # llama.cpp closes a connection after a stream, and a request that meets that must not be sent again: it may
             # have been the one that killed the server
             connector=aiohttp.TCPConnector(limit=0, force_close=True, resolver=resolver),
-            trace_configs=[_sending()],
+            trace_configs=[sending],
             headers=HEADERS | {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)),
             trust_env=may_be_proxied,
@@ -239,28 +236,27 @@ class Streamer:
         )
 
 
-def _sending() -> aiohttp.TraceConfig:
-    """Note when a request goes out, after the connection is made."""
+async def _on_sent(_: object, context: Any, __: object) -> None:
+    context.trace_request_ctx.append(time.perf_counter())
 
-    async def on_sent(_: object, context: Any, __: object) -> None:
-        context.trace_request_ctx.append(time.perf_counter())
 
-    trace = aiohttp.TraceConfig()
-    trace.on_request_headers_sent.append(on_sent)
-    return trace
+BROKEN = AnswerStatus.CONNECTION_ERROR
+FAILURES: Sequence[tuple[type[Exception], AnswerStatus, str]] = (
+    (aiohttp.ConnectionTimeoutError, BROKEN, "no connection was made in the time allowed"),
+    (aiohttp.ClientSSLError, BROKEN, "TLS failed"),
+    (aiohttp.ClientConnectorDNSError, BROKEN, "its host name cannot be resolved"),
+    (TimeoutError, AnswerStatus.TIMEOUT, "no whole answer came in the time allowed"),
+    (aiohttp.ClientPayloadError, AnswerStatus.BAD_BODY, "the body ended early or cannot be decoded"),
+    (aiohttp.ServerDisconnectedError, BROKEN, "the server closed the connection without an answer"),
+    (aiohttp.ClientResponseError, AnswerStatus.BAD_BODY, "the answer is not HTTP"),
+)
+"""The first that an exception is counts."""
 
 
 def _failure_of(exc: Exception) -> Failure:
-    broken = partial(Failure, status=AnswerStatus.CONNECTION_ERROR, hint=LOG)
-    if isinstance(exc, aiohttp.ConnectionTimeoutError):
-        return broken("no connection was made in the time allowed")
-    if isinstance(exc, TimeoutError):
-        return Failure("no whole answer came in the time allowed", status=AnswerStatus.TIMEOUT, hint=LOG)
-    if isinstance(exc, aiohttp.ClientPayloadError):
-        return Failure("the body ended early or cannot be decoded", hint=LOG)
-    if isinstance(exc, aiohttp.ServerDisconnectedError):
-        return broken("the server closed the connection without an answer")
-    if isinstance(exc, aiohttp.ClientResponseError):
-        return Failure("the answer is not HTTP")
+    for kind, status, message in FAILURES:
+        if isinstance(exc, kind):
+            return Failure(message, status=status, hint=LOG)
     number = getattr(exc, "errno", None)
-    return broken(f"the connection failed ({os.strerror(number)})" if number else "the connection failed")
+    message = f"the connection failed ({os.strerror(number)})" if number else "the connection failed"
+    return Failure(message, status=BROKEN, hint=LOG)

@@ -57,10 +57,10 @@ async def test_every_token_has_its_time(api: Api, knobs: dict[str, Any], is_coun
     times, gaps = streamed.times, streamed.gaps_s
     assert (times.status, times.n_tokens, times.is_counted, times.error) == (TRUNCATED, 12, is_counted, "")
     assert times.first_token_s is not None
-    assert 0.09 < times.first_token_s < 0.25
+    assert 0.09 < times.first_token_s < 1.0
     assert len(gaps) == 11
-    assert sum(gaps) == pytest.approx(times.latency_s - times.first_token_s, abs=0.01)
-    assert sorted(gaps)[6] == pytest.approx(0.02, abs=0.008)
+    assert sum(gaps) == pytest.approx(times.latency_s - times.first_token_s, abs=0.1)
+    assert sorted(gaps)[6] == pytest.approx(0.02, abs=0.012)
     assert times.prompt_tokens == (4 if server.script.has_usage and is_counted else None)
     assert "storm" in streamed.text
     assert server.seen[-1][1]["stream"] is True
@@ -93,10 +93,10 @@ async def test_a_failure_keeps_what_came_before_it(fault: str) -> None:
     ("step", "error"),
     [
         (reply({"choices": [{"text": "whole"}]}), "does not stream"),
-        (reply({"error": {"message": "busy with sk-secret-key"}}), r"error: busy with \[key\]"),
+        (reply({"error": {"message": "busy with sk-secret-key"}}), r"does not stream.*busy with \[key\]"),
         (reply("data: {broken\n\n"), "not JSON"),
         (reply('error: {"message": "slot is gone"}\n\n'), "slot is gone"),
-        (reply("data: [1]\n\n"), "not a JSON object"),
+        (reply("data: [1]\n\n"), r"error: \[1\]"),
         (reply({}, status=302, headers={"Location": "/elsewhere"}), "HTTP 302"),
     ],
 )
@@ -121,9 +121,27 @@ async def test_cached_tokens_by_usage_or_timings() -> None:
     assert told == [0, 176]
 
 
-async def test_nothing_listens() -> None:
-    times = (await stream("http://127.0.0.1:9")).times
-    assert (times.status, times.error) == (AnswerStatus.CONNECTION_ERROR, "the connection failed (Connection refused)")
+async def test_the_address_that_was_checked_is_the_one_that_is_used() -> None:
+    request = request_of()
+    with StreamingServer() as server:
+        url = f"http://not-in-any-dns.test:{server.port}/v1"
+        async with HttpEndpoint(url, policy=RequestPolicy(), key=None, address="127.0.0.1") as endpoint:
+            streamed = await endpoint.stream(request, encode_body(request.payload, seed=1))
+    assert streamed.times.status is TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http://127.0.0.1:9", "the connection failed (Connection refused)"),
+        ("http://nowhere.invalid", "its host name cannot be resolved"),
+        ("https://127.0.0.1:{port}", "TLS failed"),
+    ],
+)
+async def test_no_connection(url: str, error: str) -> None:
+    with ScriptedServer() as server:
+        times = (await stream(url.format(port=server.port))).times
+    assert (times.status, times.error) == (AnswerStatus.CONNECTION_ERROR, error)
 
 
 async def test_a_dead_replica_is_left_out() -> None:
