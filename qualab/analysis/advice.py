@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from statistics import fmean
 
 from qualab.analysis.limits import capacity_of, limits_of
 from qualab.analysis.speed import speed_of
@@ -17,17 +18,7 @@ from qualab.model.speed import Advice, ArmLimits, Capacity, CellSpeed, Limits, P
 
 LONG_BIN = re.compile(r"long_(\d+)k(?=_|$)")
 """Tasks of the suite `long`: one for each length of prompt, in thousands of tokens."""
-ELSEWHERE = Route(
-    work=None,
-    max_prompt_tokens=None,
-    max_concurrency=None,
-    turn=Turn.NOT_PROVEN,
-    evidence=(Reason("advice.not-timed"),),
-)
-Ceiling = tuple[int, Reason]
-"""Longest prompt that the drafter does no harm to, 0 for none, and what is known of longer ones."""
-Band = tuple[int | None, Turn, list[CellSpeed]]
-"""Cells of one length that the same turn is right for, up to a concurrency; None where arrivals had a rate."""
+ANY = Route(work=None, max_prompt_tokens=None, max_concurrency=None, turn=Turn.OFF, evidence=())
 
 
 def payoff_of(analysis: Analysis, observations: Sequence[Observation], *, seed: int) -> Payoff:
@@ -48,28 +39,31 @@ def advice_of(
     if speed is None and limits is None:
         return None
     arms = {own.arm: own for own in limits.arms} if limits else {}
-    ceiling = min(_ceilings(analysis, arms.get(ArmName.CANDIDATE)), key=lambda one: one[0], default=None)
-    is_sound, most = analysis.verdict is not Verdict.INVALID, ceiling[0] if ceiling else None
+    harm = min(_harm(analysis, arms.get(ArmName.CANDIDATE)), key=lambda own: own[0], default=None)
+    is_sound, most = analysis.verdict is not Verdict.INVALID, harm[0] if harm else None
     cells = [own for own in speed.cells if most is None or own.cell.prompt_tokens <= most] if speed else []
-    treatment = analysis.treatment
-    routes = [*_routes(cells, is_sound, _break_even(treatment)), *_elsewhere(ceiling)]
+    routes = list(_routes(cells, is_sound, most))
+    if most != 0:
+        reasons = (Reason("advice.not-timed"),)
+        routes.append(replace(ANY, max_prompt_tokens=most, turn=Turn.NOT_PROVEN, evidence=reasons))
+    routes += [replace(ANY, evidence=(harm[1],))] if harm else []
     is_on = any(route.turn is Turn.ON for route in routes)
     served = arms.get(ArmName.CANDIDATE if is_on else ArmName.BASELINE)
-    set_to = served.set_to if served and kind is EngineKind.VLLM else None
-    reasons = [
+    flags = (f"--max-model-len {served.set_to}",) if served and served.set_to and kind is EngineKind.VLLM else ()
+    told = [
         Reason("advice.quality", {"verdict": analysis.verdict}) if analysis.metrics else Reason("advice.no-quality"),
         *([] if speed else [Reason("advice.no-speed")]),
         *([] if limits else [Reason("advice.no-limits")]),
-        *(_of_treatment(treatment) if treatment else ()),
+        *(_of_treatment(analysis.treatment) if analysis.treatment else ()),
         *([Reason("advice.room", {"loss": -capacity.change})] if capacity and capacity.change < 0.0 else []),
         *([] if is_on else [Reason("advice.leave-out")]),
         *(_schedule(cells, is_sound) if kind is EngineKind.VLLM else ()),
     ]
-    flags = () if set_to is None else (f"--max-model-len {set_to}",)
-    return Advice(routes=tuple(routes), flags=flags, reasons=tuple(reasons))
+    return Advice(routes=tuple(routes), flags=flags, reasons=tuple(told))
 
 
-def _ceilings(analysis: Analysis, limits: ArmLimits | None) -> Iterator[Ceiling]:
+def _harm(analysis: Analysis, limits: ArmLimits | None) -> Iterator[tuple[int, Reason]]:
+    """Yield the longest prompt that the drafter does no harm to, 0 for none, and the harm to longer ones."""
     if analysis.audit and analysis.audit.ruling is AuditRuling.FOREIGN:
         yield 0, Reason("advice.foreign")
     worse = [row for row in analysis.metrics if row.verdict is Verdict.REGRESSION]
@@ -80,53 +74,40 @@ def _ceilings(analysis: Analysis, limits: ArmLimits | None) -> Iterator[Ceiling]
         yield spared, Reason("advice.regression", {"names": tuple(row.id for row in worse)})
     if limits is None or not limits.lengths:
         return
+    is_early = limits.refused_from and not (limits.advertised and limits.refused_from > limits.advertised)
     if limits.verified is None:
         yield 0, Reason("advice.never-right")
-    elif limits.fails_from or limits.refused_from:
+    elif limits.fails_from or is_early:
         yield limits.verified, Reason("advice.beyond", {"verified": limits.verified})
 
 
-def _elsewhere(ceiling: Ceiling | None) -> Iterator[Route]:
-    if ceiling is None:
-        yield ELSEWHERE
-        return
-    if ceiling[0]:
-        yield replace(ELSEWHERE, max_prompt_tokens=ceiling[0])
-    yield replace(ELSEWHERE, turn=Turn.OFF, evidence=(ceiling[1],))
+def _routes(cells: Sequence[CellSpeed], is_sound: bool, most: int | None) -> Iterator[Route]:
+    """Yield routes by work, length and load; neighbours with the same turn are one route.
+
+    Prompts of a user's file have no one length: they are routed at any length up to `most`.
+    """
+    for work in (work for work in Work if any(own.cell.work is work for own in cells)):
+        lengths = sorted({own.cell.prompt_tokens for own in cells if own.cell.work is work})
+        bands = [
+            _bands([own for own in cells if (own.cell.work, own.cell.prompt_tokens) == (work, tokens)], is_sound)
+            for tokens in lengths
+        ]
+        for _, alike in groupby(range(len(lengths)), key=lambda place: [band[:2] for band in bands[place]]):
+            places = list(alike)
+            for at, (load, turn, _) in enumerate(bands[places[0]]):
+                evidence = tuple(_evidence([own for place in places for own in bands[place][at][2]], turn, is_sound))
+                tokens = lengths[places[-1]] or most
+                yield Route(work=work, max_prompt_tokens=tokens, max_concurrency=load, turn=turn, evidence=evidence)
 
 
-def _routes(cells: Iterable[CellSpeed], is_sound: bool, break_even: float | None) -> Iterator[Route]:
-    """Yield routes by work, length and load; neighbours with the same turn are one route."""
-    ordered = sorted(cells, key=lambda own: (list(Work).index(own.cell.work), own.cell.prompt_tokens))
-    for work, of_work in groupby(ordered, key=lambda own: own.cell.work):
-        lengths: list[tuple[int, list[Band]]] = []
-        for tokens, of_length in groupby(of_work, key=lambda own: own.cell.prompt_tokens):
-            bands = _bands(list(of_length), is_sound)
-            if lengths and [band[:2] for band in lengths[-1][1]] == [band[:2] for band in bands]:
-                bands = [(*new[:2], old[2] + new[2]) for old, new in zip(lengths.pop()[1], bands, strict=True)]
-            lengths.append((tokens, bands))
-        for tokens, bands in lengths:
-            for concurrency, turn, own in bands:
-                yield Route(
-                    work=work,
-                    max_prompt_tokens=tokens,
-                    max_concurrency=concurrency,
-                    turn=turn,
-                    evidence=tuple(_evidence(own, turn, is_sound, break_even)),
-                )
-
-
-def _bands(cells: Sequence[CellSpeed], is_sound: bool) -> list[Band]:
-    closed = sorted((own.cell.concurrency, place) for place, own in enumerate(cells) if own.cell.concurrency)
+def _bands(cells: Sequence[CellSpeed], is_sound: bool) -> list[tuple[int | None, Turn, list[CellSpeed]]]:
+    """Group cells of one length by the turn that is right for them, up to a load."""
+    closed = sorted((own for own in cells if own.cell.concurrency), key=lambda own: own.cell.concurrency or 0)
     if not closed:  # arrivals at a rate alone: a router sees no rates, so that all of them have to agree
         turns = {_turn(own, is_sound) for own in cells}
         return [(None, turns.pop() if len(turns) == 1 else Turn.NOT_PROVEN, list(cells))]
-    bands: list[Band] = []
-    for concurrency, place in closed:
-        turn = _turn(cells[place], is_sound)
-        before = bands.pop()[2] if bands and bands[-1][1] is turn else []
-        bands.append((concurrency, turn, [*before, cells[place]]))
-    return bands
+    grouped = ((turn, list(own)) for turn, own in groupby(closed, key=lambda own: _turn(own, is_sound)))
+    return [(own[-1].cell.concurrency, turn, own) for turn, own in grouped]
 
 
 def _turn(own: CellSpeed, is_sound: bool) -> Turn:
@@ -136,33 +117,25 @@ def _turn(own: CellSpeed, is_sound: bool) -> Turn:
     return Turn.ON if is_faster else Turn.OFF
 
 
-def _evidence(cells: Sequence[CellSpeed], turn: Turn, is_sound: bool, break_even: float | None) -> Iterator[Reason]:
+def _evidence(cells: Sequence[CellSpeed], turn: Turn, is_sound: bool) -> Iterator[Reason]:
     """Yield the ratio that is closest to 1, what its drafter yields, and what stands against it."""
     timed = [(own.ratio.value, own.ratio.interval, own) for own in cells if own.ratio and own.ratio.interval]
     if timed:
-        value, interval, weakest = min(timed, key=lambda one: abs(one[0] - 1.0))
+        value, interval, closest = min(timed, key=lambda one: abs(one[0] - 1.0))
         yield Reason("advice.ratio", {"value": value, "low": interval.low, "high": interval.high, "n": len(cells)})
-        length = weakest.candidate.acceptance_length
-        if length is not None:
+        if (length := closest.candidate.acceptance_length) is not None:
             yield Reason("advice.acceptance", {"length": length})
-            if break_even is not None:
-                yield Reason("advice.break-even", {"length": break_even})
     else:
         yield Reason("advice.no-ratio")
     if not is_sound and turn is Turn.NOT_PROVEN:
         yield Reason("advice.invalid")
 
 
-def _break_even(treatment: Treatment | None) -> float | None:
-    """Tokens a round has to yield, by the plan's costs, else by the mean cost measured over tasks."""
-    if treatment is None or treatment.break_even_length is not None:
-        return treatment.break_even_length if treatment else None
-    costs = [task.round_cost for task in treatment.tasks if task.round_cost is not None]
-    return 1.0 + sum(costs) / len(costs) if costs else None
-
-
 def _of_treatment(treatment: Treatment) -> Iterator[Reason]:
-    """Yield the tasks on either side of break-even, and how acceptance changes with length."""
+    """Yield break-even, the tasks on either side of it, and how acceptance changes with length."""
+    costs = [task.round_cost for task in treatment.tasks if task.round_cost is not None]
+    if (least := treatment.break_even_length or (1.0 + fmean(costs) if costs else None)) is not None:
+        yield Reason("advice.break-even", {"length": least})
     margins = {task.task: task.break_even_margin for task in treatment.tasks if task.break_even_margin is not None}
     for code, sign in (("advice.pays", 1.0), ("advice.costs", -1.0)):
         if names := tuple(name for name, margin in margins.items() if sign * margin > 0.0):

@@ -19,6 +19,7 @@ MOST_DEATHS, MOST_TRIES = 2, 2
 MISCOUNT = 0.01
 ROOM_LENGTHS = (1_024, 8_192, 32_768, 131_072)
 LONG = 32_768
+ANSWERED = (Outcome.RIGHT, Outcome.WRONG)
 Ladder = Mapping[int, Outcome | None]
 """Outcome by length; None where the length lacks a prompt."""
 
@@ -94,7 +95,7 @@ def _fails_from(ladder: Ladder, most: int | None = None) -> int | None:
 
 def needles_expected(probes: Sequence[Probe], language: Language) -> int | None:
     """Return the most needles that any arm found in its shortest prompt; None where none was answered yet."""
-    answered = [own for own in probes if own.language == language and own.outcome in (Outcome.RIGHT, Outcome.WRONG)]
+    answered = [own for own in probes if own.language == language and own.outcome in ANSWERED]
     shortest = min((own.prompt_tokens for own in answered), default=None)
     return max((own.n_right for own in answered if own.prompt_tokens == shortest), default=None)
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "resume": ("run:resume", "Go on with a comparison; asks only what is missing."),
     "baseline": ("baseline:app", "Bank a baseline's answers: a new candidate costs one arm."),
     "speed": ("measure:speed", "Time both arms: tokens a second, and what a drafter gains."),
+    "limits": ("measure:limits", "Find up to which length each arm answers rightly."),
     "audit": ("run:audit", "Tell whether the model itself would have chosen the tokens."),
     "init": ("run:init", "Write a commented experiment.yaml."),
     "list": ("query:list_comparisons", "List comparisons, newest first."),

@@ -1,7 +1,8 @@
-"""`qualab speed`: what is measured of a pair beside its answers."""
+"""`qualab speed` and `limits`: what is measured of a pair beside its answers."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ import typer
 from qualab import bootstrap
 from qualab.cli.group import print_group
 from qualab.cli.options import Given, settings_options
-from qualab.cli.output import Format, OutputFormat, print_as
+from qualab.cli.output import Format, OutputFormat, complain, print_as
 from qualab.cli.pair import Managed, while_served, with_managed
 from qualab.cli.run import new_progress, run_to_end
 from qualab.errors import UsageError
+from qualab.model.names import ArmName
 from qualab.settings import SPEED_OPTIONS, check_given, keys_of, load
 
 if TYPE_CHECKING:
@@ -66,6 +68,74 @@ def file_or_id(target: str | None, given: Iterable[str]) -> tuple[Path | None, s
         hint = "Leave it out, or leave the id out to begin a new comparison"
         raise UsageError(f"--{wrong.replace('_', '-')} does not fit {target}, whose pair is stored", hint=hint)
     return None, target
+
+
+@settings_options(*PAIR_OPTIONS, "api_key_file", "db")
+def limits(
+    target: Target = None,
+    arm: Annotated[ArmName | None, typer.Option(help="This arm alone, as baseline or candidate.")] = None,
+    start: Annotated[int, typer.Option(min=1, help="Tokens of the first prompt.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=16, max=100_000, help="Longest answer; more for thoughts.")] = 64,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a prompt counts as hung.")] = 600.0,
+    recovery: Annotated[float, typer.Option(min=0.0, help="Seconds that a server that died is waited for.")] = 300.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: a prompt may kill a server.")] = False,
+    *,
+    given: Given,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Find the longest prompt that each arm answers rightly, where it refuses, and where it breaks.
+
+    Prompts in English and Korean grow from 512 tokens to the advertised limit, with facts in them to be found again;
+    then the edge is bisected. That can kill a server. Prompts are stored one by one: with the id it goes on.
+    """
+    from qualab.run.limits import LimitsOptions, limits_of_stored, start_limits
+
+    file, stored_id = file_or_id(target, given)
+    settings, progress = load(file=file, command_line=given), new_progress()
+    services = replace(bootstrap.services_of(settings), keys=keys_of(settings), progress=progress)
+    if not stored_id:
+        check_given(settings)
+    members = services.store.group(stored_id) or [services.store.get(stored_id)] if stored_id else []
+    urls = [url for own in members for url in (own.baseline_url, own.candidate_url)] or [
+        *(own.baseline for own in settings.pairs.values()),
+        *(own.candidate for own in settings.pairs.values()),
+    ]
+    complain(f"Ever longer prompts go to {', '.join(dict.fromkeys(urls))}, up to and just above the advertised limit.")
+    if not yes:
+        danger = "They can kill a server, and with it the work of all who use it"
+        if not sys.stdin.isatty():
+            raise UsageError(danger, hint="If that may happen, give --yes")
+        typer.confirm(f"{danger}. Go on?", abort=True, err=True)
+    if not stored_id:
+        run_to_end(start_limits(services, settings), progress)
+        stored_id = progress.comparison_id
+    arms = (arm,) if arm else tuple(ArmName)
+    options = LimitsOptions(arms=arms, start=start, output_tokens=output_tokens, timeout_s=timeout, recovery_s=recovery)
+    job = limits_of_stored(services, stored_id, settings, options)
+    run_to_end(job, progress, way_on=f"qualab limits {stored_id}")
+    print_limits(services.store, stored_id, output_format)
+
+
+def print_limits(store: Store, stored_id: str, output_format: Format) -> None:
+    """Print the limits and the room of a comparison, or of each of a group."""
+    from qualab.analysis.limits import capacity_of, limits_of
+    from qualab.model.speed import Payoff
+    from qualab.report.speed import capacity_blocks, limits_blocks
+    from qualab.report.terminal import make_console, print_blocks
+    from qualab.report.words import ENGLISH
+
+    members = store.group(stored_id) or [store.get(stored_id)]
+    seen = {own.id: store.observations(own.id) for own in members}
+    found = {name: {"limits": limits_of(own), "capacity": capacity_of(own)} for name, own in seen.items()}
+
+    def print_text() -> None:
+        for name, own in seen.items():
+            payoff = Payoff(speed=None, capacity=capacity_of(own), limits=limits_of(own), advice=None)
+            typer.echo(f"Comparison {name}")
+            blocks = (*limits_blocks(payoff, ENGLISH), *capacity_blocks(payoff, ENGLISH))
+            print_blocks(make_console(), blocks, is_spaced=True)
+
+    print_as(output_format, found if len(found) > 1 else found[members[0].id], print_text)
 
 
 def print_speed(store: Store, stored_id: str, output_format: Format) -> None:

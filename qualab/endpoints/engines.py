@@ -108,7 +108,7 @@ def read_metrics(body: bytes) -> Metrics:
     for sample in series:
         name = sample.name.removeprefix(prefix)
         samples[name][sample.labels.get("position", "")].append(sample.value)
-        if kind is EngineKind.TENSORRT_LLM and name.endswith("_config_info"):
+        if kind in (EngineKind.TENSORRT_LLM, EngineKind.VLLM) and name.endswith("_config_info"):
             settings |= {f"{name.removesuffix('_info')}.{label}": value for label, value in sample.labels.items()}
     return Metrics(kind=kind, samples=samples, settings=settings)
 
@@ -205,7 +205,8 @@ class EngineProbe:
             self._object("version"), self._object("props"), self._server_info(owner), self._object("info")
         )
         if owner == "vllm" or "vllm_config" in server:
-            return vllm_engine(card, version, server)
+            engine = vllm_engine(card, version, server)
+            return replace(engine, kv_cache_tokens=engine.kv_cache_tokens or _cache_tokens(metrics))
         if "default_generation_settings" in props or owner == "llamacpp":
             return _llama_engine(card, props)
         if owner == "sglang" or "speculative_algorithm" in server or metrics.kind is EngineKind.SGLANG:
@@ -284,9 +285,12 @@ def _counted(metrics: Metrics) -> Drafting | None:
 
 
 def _cache_tokens(metrics: Metrics) -> int | None:
-    # SGLang's and TensorRT-LLM's metrics tell
+    # SGLang's, TensorRT-LLM's and vLLM's metrics tell
     tokens = metrics.sum("max_total_num_tokens")
     blocks, size = metrics.sum("kv_cache_max_blocks"), metrics.sum("kv_cache_tokens_per_block")
+    told = [metrics.settings.get(f"cache_config.{name}", "") for name in ("num_gpu_blocks", "block_size")]
+    if all(map(str.isdecimal, told)):
+        blocks, size = (metrics.sum("cache_config_info") or 0) * int(told[0]), int(told[1])  # 1 for each engine
     for iteration in metrics.iterations or ():
         stats = iteration.get("kvCacheStats")
         if isinstance(stats, dict):

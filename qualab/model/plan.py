@@ -234,6 +234,8 @@ class TaskSpec:
     n_available: int
     cluster_field: str = ""
     n_choices: int | None = None
+    prompt_tokens: Annotated[int | None, Field(exclude_if=lambda tokens: tokens is None)] = None
+    """About how long its prompts are, where it asks for a context that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,8 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
     yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
+    if source.has_no_tasks:
+        return
     yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}
     if not imported:
         yield "generated", {arm: count(own.completion_tokens) for arm, own in arms.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from qualab.analysis.speed import chain_of, speed_of
@@ -51,7 +52,8 @@ class RankedCandidate:
     def order(self) -> tuple[float, ...]:
         """Sorts candidates: smaller is better, unknown last."""
         quality = -VERDICTS.index(self.verdict) if self.verdict else 1
-        length, speed = (0.0 if value is None else -value for value in (self.acceptance_length, self.speed))
+        timed = geometric_mean(own.ratio.value for own in self.works) if self.works else self.speed
+        length, speed = (0.0 if value is None else -value for value in (self.acceptance_length, timed))
         return quality, length, 2.0 if self.zero_share is None else self.zero_share, speed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from qualab.analysis.speed import at_once, cell_named
@@ -10,7 +10,7 @@ from qualab.model.engine import Cell as TimedCell
 from qualab.model.names import ArmName, Outcome, Turn
 from qualab.model.reason import of
 from qualab.model.report import NOTHING, Block, Bullets, Cell, PairBar, PairBars, Paragraph, Table, Tone
-from qualab.model.speed import Advice, ArmLimits, ArmSpeed, CellSpeed, LengthTried, Payoff, Ratio
+from qualab.model.speed import Advice, ArmSpeed, CellSpeed, Payoff, Ratio
 from qualab.model.wording import count
 from qualab.report.source import Cells, table
 from qualab.report.words import FORMS, Words
@@ -27,10 +27,6 @@ OF_OUTCOME = {
     Outcome.BROKEN: Tone.BROKEN,
     Outcome.REFUSED: Tone.OPEN,
 }
-COLUMNS = (
-    *("work", "prompt", "load", "arm", "a request", "in all", "spread", "to first token", "between tokens"),
-    *("length", "zero", "cached", "goodput", "measured", "contaminated", "failed", "warm-up"),
-)
 GAINS = {True: "gain faster", False: "gain slower", None: "gain open"}
 
 
@@ -38,17 +34,20 @@ def gain_line(payoff: Payoff, words: Words) -> str:
     """Say in one line what is gained by the best and the worst kind of work, and what it costs in room."""
     works, room = payoff.speed.works if payoff.speed else (), payoff.capacity
     shown = (*works[:1], *works[1:][-1:])
-    gains = [words(GAINS[own.ratio.is_faster], own=own, limits=_limits(own.ratio, words)) for own in shown]
+    gains = [
+        words(GAINS[own.ratio.is_faster], own=own, limits=_limits(own.ratio, words, 1 if own.ratio.value >= 2.0 else 2))
+        for own in shown
+    ]
     parts = [", ".join(gains)] if gains else []
     if room and abs(room.change) >= SMALLEST_CHANGE:
         parts.append(words("gain room less" if room.change < 0.0 else "gain room more", change=abs(room.change)))
     return "; ".join(parts)
 
 
-def _limits(ratio: Ratio, words: Words, form: Callable[[float], str] = FORMS["ratio"]) -> str:
+def _limits(ratio: Ratio, words: Words, digits: int = 2) -> str:
     if ratio.interval is None:
         return ""
-    low, high = form(ratio.interval.low), form(ratio.interval.high)
+    low, high = (f"{limit:.{digits}f}" for limit in (ratio.interval.low, ratio.interval.high))
     return f" ({words('from to', low=low, high=high)})"
 
 
@@ -56,13 +55,17 @@ def ratio_cell(ratio: Ratio | None, words: Words) -> Cell:
     """Write a ratio with its interval; toned by whether that lies above 1."""
     if ratio is None:
         return NOTHING
-    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words, '{:.2f}'.format)}"
+    text = f"{FORMS['times'](ratio.value)}{_limits(ratio, words)}"
     return Cell(text=text, value=ratio.value, tone=OF_RATIO[ratio.is_faster])
 
 
 def load_text(cell: TimedCell, words: Words) -> str:
     """Name the load of a cell."""
     return words.reason(cell_named(cell).values["load"])
+
+
+def _length(cell: TimedCell) -> str | None:
+    return count(cell.prompt_tokens) if cell.prompt_tokens else None  # prompts of a user's file have their own
 
 
 def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
@@ -74,7 +77,8 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     for first in range(0, len(speed.cells), MOST_BARS):
         yield _bars(speed.cells[first : first + MOST_BARS], words)
     rows = [_timed(own, arm, words) for own in speed.cells for arm in (own.baseline, own.candidate)]
-    yield table(words, COLUMNS, rows, n_texts=4, texts=("warm-up",), is_wide=True, dispensable=COLUMNS[:8:-1])
+    names = tuple(rows[0])
+    yield table(words, names, rows, n_texts=4, is_wide=True, dispensable=names[:8:-1])
     if notes := words.reasons(speed.notes):
         yield Bullets(items=notes)
 
@@ -82,12 +86,12 @@ def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
 def _bars(cells: Sequence[CellSpeed], words: Words) -> PairBars:
     rows = []
     for own in cells:
-        arms = own.baseline, own.candidate
+        arms, tokens = (own.baseline, own.candidate), _length(own.cell)
         values = tuple(arm.request_tokens_per_s for arm in arms)
         rows.append(
             PairBar(
                 label=words.name(own.cell.work),
-                note=f"{words('tokens', n=count(own.cell.prompt_tokens))} · {load_text(own.cell, words)}",
+                note=" · ".join((*([words("tokens", n=tokens)] if tokens else []), load_text(own.cell, words))),
                 values=values,
                 ranges=tuple((min(arm.repeats), max(arm.repeats)) if arm.repeats else None for arm in arms),
                 text=" / ".join("–" if value is None else FORMS["rate"](value) for value in values),
@@ -104,14 +108,14 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     warmup = f"{arm.warmup[0]:.1f} → {arm.warmup[-1]:.1f} ({len(arm.warmup)})" if arm.warmup else None
     return {
         "work": words.name(own.cell.work),
-        "prompt": count(own.cell.prompt_tokens),
+        "prompt": _length(own.cell),
         "load": load_text(own.cell, words),
         "arm": words(arm.arm),
         "a request": (arm.request_tokens_per_s, "rate"),
         "in all": (arm.tokens_per_s, "rate"),
         "spread": (arm.spread, "times"),
-        "to first token": _quantiles(first, 1.0, "{:.2f}"),
-        "between tokens": _quantiles(gaps, 1_000.0, "{:.1f}"),
+        "to first token": _quantiles(first, "{:,.0f}"),
+        "between tokens": _quantiles(gaps, "{:.1f}"),
         "length": (arm.acceptance_length, "tokens"),
         "zero": (arm.zero_share, "share"),
         "cached": (arm.cached_share, "share"),
@@ -123,9 +127,9 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     }
 
 
-def _quantiles(values: Sequence[float | None], unit: float, form: str) -> str | None:
-    texts = ["–" if value is None else form.format(unit * value) for value in values]
-    return " / ".join(texts) if any(value is not None for value in values) else None
+def _quantiles(values_s: Sequence[float | None], form: str) -> str | None:
+    texts = ["–" if value is None else form.format(1_000.0 * value) for value in values_s]
+    return " / ".join(texts) if any(value is not None for value in values_s) else None
 
 
 def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
@@ -135,7 +139,7 @@ def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
         return
     yield Paragraph(text=words("capacity is", capacity=capacity))
     rows: list[Cells] = [
-        {"prompt": count(room.tokens), "baseline": (room.baseline, "tokens"), "candidate": (room.candidate, "tokens")}
+        {"prompt": count(room.tokens), "baseline": (room.baseline, "ratio"), "candidate": (room.candidate, "ratio")}
         for room in capacity.rooms
     ]
     if rows:
@@ -148,39 +152,29 @@ def limits_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
     limits = payoff.limits
     if limits is None:
         return
-    names = ("arm", "advertised", "verified", "refused from", "fails from", "deaths", "set to")
-    yield table(words, names, [_of_arm(own, words) for own in limits.arms], legends={}, notes=[words("limits how")])
+    parts = ("advertised", "verified", "refused from", "fails from", "n deaths", "set to")
+    of_arms: list[Cells] = [
+        {"arm": words(own.arm)} | {name: (getattr(own, name.replace(" ", "_")), "count") for name in parts}
+        for own in limits.arms
+    ]
+    yield table(words, ("arm", *parts), of_arms, legends={}, notes=[words("limits how")])
     tried = {own.arm: {length.prompt_tokens: length for length in own.lengths} for own in limits.arms}
     rows: list[Cells] = []
     for tokens in sorted(set(chain.from_iterable(tried.values()))):
         lengths = {arm: own[tokens] for arm, own in tried.items() if tokens in own}
         row: Cells = {"prompt": count(tokens)}
-        row |= {str(arm): _tried(length, words) for arm, length in lengths.items()}
+        for arm, own in lengths.items():
+            text = f"{words.name(own.outcome)}, {FORMS['seconds'](own.latency_s)}"
+            row[str(arm)] = Cell(text=text, tone=OF_OUTCOME[own.outcome])
         if candidate := lengths.get(ArmName.CANDIDATE):
             row["length"] = (candidate.acceptance_length, "tokens")
         rows.append(row)
-    yield table(words, ("prompt", *ArmName, "length"), rows, n_texts=3)
+    titles = {"length": words("per round")}
+    yield table(words, ("prompt", *ArmName, "length"), rows, n_texts=3, titles=titles, legends={})
     notes = [words("content unchecked", arm=own.arm) for own in limits.arms if not own.is_content_checked]
     notes += [words.reason(of(words(own.arm), note)) for own in limits.arms for note in own.notes]
     if notes:
         yield Bullets(items=tuple(notes))
-
-
-def _of_arm(own: ArmLimits, words: Words) -> Cells:
-    return {
-        "arm": words(own.arm),
-        "advertised": (own.advertised, "count"),
-        "verified": (own.verified, "count"),
-        "refused from": (own.refused_from, "count"),
-        "fails from": (own.fails_from, "count"),
-        "deaths": (own.n_deaths, "count"),
-        "set to": (own.set_to, "count"),
-    }
-
-
-def _tried(length: LengthTried, words: Words) -> Cell:
-    text = f"{words.name(length.outcome)}, {FORMS['seconds'](length.latency_s)}"
-    return Cell(text=text, tone=OF_OUTCOME[length.outcome])
 
 
 def advice_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:

@@ -265,10 +265,16 @@ async def prepared(
     tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
         prepare.check_unchanged(frozen, tasks)
+    say = services.progress.phase
+    fitting = await preflight.fitting_tasks(
+        (endpoints, *others), tasks.tasks, settings.model, is_frozen=bool(frozen), say=say
+    )
+    if len(fitting) < len(tasks.tasks):
+        tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, only=fitting)))
     local = prepare.local_of(settings)
     checkpoint_hash = frozen.pins.checkpoint_hash if frozen else ""
     if frozen is None and local["checkpoint"]:
-        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
+        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=say)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
     store = services.store if isinstance(services, Services) else None
@@ -280,7 +286,7 @@ async def prepared(
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen
-    tokenize = await preflight.inspect_arms(endpoints, model=settings.model, say=services.progress.phase)
+    tokenize = await preflight.inspect_arms(endpoints, model=settings.model, say=say)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
     if scores and named is None and not tokenize[BASELINE]:

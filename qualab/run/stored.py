@@ -33,20 +33,13 @@ ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "p
 """Parts that another plan has to share with the comparison's own: they say what was asked of what."""
 
 
-UNMEASURED = {
-    "speed": ("The speed of comparison {} was not measured", "Measure it with `qualab speed {}`"),
-    "limits": ("The limits of comparison {} were not looked for", "Find them with `qualab limits {}`"),
-    "advice": ("Neither the speed nor the limits of {} were measured", "Measure it with `qualab speed {}`"),
-}
-
-
 def payoff_in(store: Store, comparison_id: str, part: str) -> Payoff:
     """Compute what a stored comparison's drafter costs and gains. Raises ComparisonNotFound without this part of it."""
     comparison, analysis = analysed(store, comparison_id)
     payoff = payoff_of(analysis, store.observations(comparison.id), seed=comparison.plan.sampling.seed)
     if getattr(payoff, part) is None and not (part == "limits" and payoff.capacity):
-        message, hint = (text.format(comparison.id) for text in UNMEASURED[part])
-        raise ComparisonNotFound(message, hint=hint, code="not-measured")
+        hint = f"qualab {'limits' if part == 'limits' else 'speed'} {comparison.id} measures it"
+        raise ComparisonNotFound(f"Nothing is known of {part}: it was not measured", hint=hint, code="not-measured")
     return payoff
 
 

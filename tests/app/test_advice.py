@@ -70,6 +70,7 @@ BY_LOAD = (cell(PROSE, 1.5), cell(PROSE, 1.02, at_once=4, is_open=True), cell(PR
         (BY_LOAD[::-1] + FASTER[:1],
          [(COPY, 256, 1, ON), (PROSE, 256, 1, ON), (PROSE, 256, 4, OPEN), (PROSE, 256, 8, OFF), REST]),
         ((cell(COPY, 2.0), cell(COPY, 0.7, tokens=8_192)), [(COPY, 256, 1, ON), (COPY, 8_192, 1, OFF), REST]),
+        ((cell(Work.OWN, 2.0, tokens=0),), [(Work.OWN, None, 1, ON), REST]),
         ((cell(COPY, None),), [(COPY, 256, 1, OPEN), REST]),
         ((cell(COPY, 2.0, at_once=None),), [(COPY, 256, None, ON), REST]),
         ((cell(COPY, 0.5, at_once=None), cell(COPY, 2.0)), [(COPY, 256, 1, ON), REST]),
@@ -99,6 +100,8 @@ LONG_LOST = {"long_2k": Verdict.EQUIVALENT, "long_8k_ko": Verdict.REGRESSION, "l
         (analysis(), limits(verified=1_000), [(COPY, 256, 8, ON), (None, 1_000, None, OPEN), (None, None, None, OFF)]),
         (analysis(), limits(verified=None), [(None, None, None, OFF)]),
         (analysis(), limits(fails_from=None), [(COPY, 4_096, 8, ON), REST]),
+        (analysis(), limits(fails_from=None, refused_from=1_000_008), [(COPY, 4_096, 8, ON), REST]),
+        (analysis(), limits(fails_from=None, refused_from=300_000), [(COPY, 4_096, 8, ON), *LIMITED]),
     ],
 )  # fmt: skip
 def test_harm_to_the_answers_turns_it_off_at_the_lengths_where_it_is(
@@ -131,7 +134,16 @@ def test_flags_and_reasons_tell_what_to_set_and_what_is_not_known() -> None:
     assert codes(advise(*BY_LOAD)) == {"quality", "room", "no-limits", "schedule"}
     assert codes(advise(*BY_LOAD, kind=EngineKind.SGLANG)) == {"quality", "room", "no-limits"}
     untested = advise(*BY_LOAD, of=replace(TREATED, metrics=()))
-    assert codes(untested) == {"no-quality", "pays", "costs", "by-length", "room", "no-limits", "schedule"}
+    assert codes(untested) == {
+        "no-quality",
+        "break-even",
+        "pays",
+        "costs",
+        "by-length",
+        "room",
+        "no-limits",
+        "schedule",
+    }
     assert codes(advise(within=limits())) == {"quality", "no-speed", "room", "leave-out"}
     assert advice_of(analysis(), None, CAPACITY, None, kind=EngineKind.VLLM) is None
 
@@ -139,10 +151,10 @@ def test_flags_and_reasons_tell_what_to_set_and_what_is_not_known() -> None:
 def test_the_evidence_is_the_ratio_that_is_closest_to_1() -> None:
     said = [ENGLISH.reasons(route.evidence) for route in advise(*FASTER, *BY_LOAD, of=TREATED).routes]
     assert said == [
-        ("1.40 × (1.33 to 1.47), the closest to 1 of 4 cells", "2.50 tokens per round", "break-even 1.50"),
-        ("1.50 × (1.42 to 1.58)", "2.50 tokens per round", "break-even 1.50"),
-        ("1.02 × (0.90 to 1.12)", "2.50 tokens per round", "break-even 1.50"),
-        ("0.80 × (0.76 to 0.84)", "2.50 tokens per round", "break-even 1.50"),
+        ("1.40 × (1.33 to 1.47), the closest to 1 of 4 cells", "2.50 tokens per round"),
+        ("1.50 × (1.42 to 1.58)", "2.50 tokens per round"),
+        ("1.02 × (0.90 to 1.12)", "2.50 tokens per round"),
+        ("0.80 × (0.76 to 0.84)", "2.50 tokens per round"),
         ("not timed",),
     ]
 
@@ -157,7 +169,7 @@ def reported(payoff: Payoff, words: Any, *, has_tasks: bool = True) -> Report:
 
 
 def whole() -> Payoff:
-    own, within = speed(*FASTER, *BY_LOAD, cell(Work.JSON, 3.1, at_once=None)), limits()
+    own, within = speed(*FASTER, *BY_LOAD, cell(Work.OWN, 3.1, at_once=None, tokens=0)), limits()
     advice = advice_of(TREATED, own, CAPACITY, within, kind=EngineKind.VLLM)
     return Payoff(speed=own, capacity=CAPACITY, limits=within, advice=advice)
 
