@@ -165,15 +165,9 @@ def _notes(own: Sequence[Probe], probes: Sequence[Probe], ladder: Ladder, advert
     expected = {language: needles_expected(probes, language) for language in Language}
     if any(expected.values()) and (unchecked := tuple(name for name, n in expected.items() if n == 0)):
         yield Reason("limits.unchecked", {"languages": unchecked})
-    if advertised is None:
-        yield Reason("limits.not-advertised")
     for tokens, outcome in ladder.items():
-        is_above = advertised is not None and tokens > advertised
-        if is_above and outcome not in (None, Outcome.REFUSED):
+        if advertised is not None and tokens > advertised and outcome not in (None, Outcome.REFUSED):
             yield Reason("limits.not-refused", {"tokens": tokens, "outcome": outcome})
-        if advertised and not is_above and outcome is Outcome.REFUSED:
-            yield Reason("limits.refused-early", {"tokens": tokens})
-            break
     refusals = [(probe.told_tokens, probe) for probe in own if probe.outcome is Outcome.REFUSED and probe.told_tokens]
     wrong = [(n, probe) for n, probe in refusals if abs(n - probe.prompt_tokens) > max(16, MISCOUNT * n)]
     if wrong:

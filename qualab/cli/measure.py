@@ -13,7 +13,7 @@ import typer
 from qualab import bootstrap
 from qualab.cli.group import print_group
 from qualab.cli.options import Given, settings_options
-from qualab.cli.output import Format, OutputFormat, complain, print_as
+from qualab.cli.output import INTERRUPTED, Format, OutputFormat, complain, print_as
 from qualab.cli.pair import Managed, while_served, with_managed
 from qualab.cli.run import new_progress, run_to_end
 from qualab.errors import UsageError
@@ -88,30 +88,34 @@ def limits(
     Prompts in English and Korean grow from 512 tokens to the advertised limit, with facts in them to be found again;
     then the edge is bisected. That can kill a server. Prompts are stored one by one: with the id it goes on.
     """
-    from qualab.run.limits import LimitsOptions, limits_of_stored, start_limits
+    from qualab.run.limits import LimitsOptions, find_limits, start_limits
 
     file, stored_id = file_or_id(target, given)
     settings, progress = load(file=file, command_line=given), new_progress()
     services = replace(bootstrap.services_of(settings), keys=keys_of(settings), progress=progress)
     if not stored_id:
         check_given(settings)
-    members = services.store.group(stored_id) or [services.store.get(stored_id)] if stored_id else []
-    urls = [url for own in members for url in (own.baseline_url, own.candidate_url)] or [
-        *(own.baseline for own in settings.pairs.values()),
-        *(own.candidate for own in settings.pairs.values()),
-    ]
-    complain(f"Ever longer prompts go to {', '.join(dict.fromkeys(urls))}, up to and just above the advertised limit.")
-    if not yes:
-        danger = "They can kill a server, and with it the work of all who use it"
-        if not sys.stdin.isatty():
-            raise UsageError(danger, hint="If that may happen, give --yes")
-        typer.confirm(f"{danger}. Go on?", abort=True, err=True)
+    stored = services.store.group(stored_id) or [services.store.get(stored_id)] if stored_id else []
+    pairs = [(own.baseline_url, own.candidate_url) for own in stored]
+    pairs = pairs or [(own.baseline, own.candidate) for own in settings.pairs.values()]
+    urls = ", ".join(dict.fromkeys(url for pair in pairs for url in pair))
+    complain(f"Ever longer prompts go to {urls}, up to and just above the advertised limit.")
+    danger = "They can kill a server, and with it the work of all who use it"
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(danger, hint="If that may happen, give --yes")
+    if not yes and not typer.confirm(f"{danger}. Go on?", err=True):
+        raise typer.Exit(INTERRUPTED)
     if not stored_id:
         run_to_end(start_limits(services, settings), progress)
         stored_id = progress.comparison_id
-    arms = (arm,) if arm else tuple(ArmName)
-    options = LimitsOptions(arms=arms, start=start, output_tokens=output_tokens, timeout_s=timeout, recovery_s=recovery)
-    job = limits_of_stored(services, stored_id, settings, options)
+    options = LimitsOptions(
+        arms=(arm,) if arm else tuple(ArmName),
+        start=start,
+        output_tokens=output_tokens,
+        timeout_s=timeout,
+        recovery_s=recovery,
+    )
+    job = find_limits(services, stored_id, settings, options)
     run_to_end(job, progress, way_on=f"qualab limits {stored_id}")
     print_limits(services.store, stored_id, output_format)
 

@@ -71,12 +71,17 @@ def _text(work: Work, nonce: str, size: int) -> str:
     """Write a prompt of about `size` characters."""
     frame, rng = _material()[work], random.Random(nonce)
     n_body = max(LEAST_BODY, size - len(nonce + frame["head"] + frame["tail"]))
-    body, decks = "", Decks(list)
-    while len(body) <= n_body:
-        for pattern in frame["body"]:
-            body += _filled(pattern, rng, decks, {})
-    cut = CUT_WORD.sub("", body[:n_body]).rstrip()
+    cut = CUT_WORD.sub("", filler(work, n_body, rng)).rstrip()
     return "".join((nonce, frame["head"], cut, frame["tail"]))
+
+
+def filler(work: Work, size: int, rng: random.Random) -> str:
+    """Write so many characters of what prompts of this kind of work are made of."""
+    body, decks = "", Decks(list)
+    while len(body) <= size:
+        for pattern in _material()[work]["body"]:
+            body += _filled(pattern, rng, decks, {})
+    return body[:size]
 
 
 def _filled(pattern: str, rng: random.Random, decks: Decks, chosen: dict[str, str]) -> str:

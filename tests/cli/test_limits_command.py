@@ -107,6 +107,13 @@ def test_ctrl_c_loses_nothing_and_no_server_dies_of_one_prompt_twice(qualab: Com
     assert (candidate["verified"], candidate["n_deaths"], candidate["set_to"]) == (1_024, 2, 1_024)
 
 
+def test_on_a_terminal_a_y_starts_it(qualab: Command, arms: Arms, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.cli.measure.sys.stdin.isatty", lambda: True, raising=False)
+    for answer, code in ((False, 130), (True, 0)):
+        monkeypatch.setattr("typer.confirm", lambda *_, answer=answer, **__: answer)
+        assert qualab("limits", *naming(*arms), "--arm", "candidate").code == code
+
+
 def test_it_asks_first_and_leaves_servers_in_use_alone(qualab: Command, arms: Arms, tmp_path: Path) -> None:
     off, on = arms
     refused = qualab("limits", *naming(off, on))
