@@ -152,12 +152,15 @@ def _differences(source: Source, words: Words) -> Iterator[Block]:
 
 NO_COMMITS = ("local", "unknown")
 """Revisions that are words."""
+OF_ITEMS = ("suite", "objective", "sampling", "sending", "sent")
+"""How items are asked and judged."""
 
 
 def running_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show hashes, times, settings, requests and versions, and one row a task."""
     plan = source.plan
-    yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in _run_facts(source, words) if text))
+    facts = ((key, text) for key, text in _run_facts(source, words) if plan.tasks or key not in OF_ITEMS)
+    yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in facts if text))
     differing = source.analysis.pairs.request_hashes_differ
     if plan.imported is None:
         yield Paragraph(text=words("other bytes", n=differing) if differing else words("same bytes"))

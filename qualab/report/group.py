@@ -181,5 +181,5 @@ def speed_tables(group: RankedGroup, words: Words) -> Iterator[Block]:
             {"step": words("step of", before=before, name=name), "factor": ratio_cell(ratio, words)}
             for (before, name), ratio in zip(pairs, ratios, strict=True)
         ]
-        yield table(words, ("step", "factor"), rows)
         yield Paragraph(text=words("chain how", product=chain.product, agrees=chain.agrees + 1), is_muted=True)
+        yield table(words, ("step", "factor"), rows)

@@ -262,7 +262,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             trouble=trouble,
             report=report,
             worst=worst,
-            has_items=summary.status is ComparisonStatus.FINISHED,
+            has_items=summary.status is ComparisonStatus.FINISHED and summary.n_items > 0,
             group=store.get(summary.id).plan.group if summary.plan_hash else None,
             signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
             statuses={status: words(f"status {status}") for status in ComparisonStatus},
