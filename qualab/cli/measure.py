@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAIR_OPTIONS = (
     *("baseline", "candidate", "candidates", "model", "gen_kwargs", "apply_chat_template", "system_instruction"),
-    *("tokenizer", "label", "seed"),
+    *("label", "seed"),
 )
 Target = Annotated[
     str | None, typer.Argument(help="Experiment file or plan, or the id of a comparison or a group.", metavar="WHAT")

@@ -10,9 +10,10 @@ import asyncio
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from qualab.model.plan import SpeedPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
 from qualab.run.ask import own_error
-from qualab.run.prepare import Run, token_ids
+from qualab.run.prepare import Run
 from qualab.run.workloads import Tokenizing, read_prompts, workload
 from qualab.stats.speed import bucket_of
 
@@ -96,13 +97,15 @@ class _Measurement:
         self.clock, self.prompts = run.services.clock, _own_prompts(run, plan)
         self.tokenize: Tokenizing | None = None
         # an engine may remember the prompts of other measurements
-        self.seed = int(sha256(f"{run.plan.sampling.seed} {run.id} {canonical_json(plan)}")[:8], 16)
+        own = [run.plan.sampling.seed, run.id, *(getattr(plan, part.name) for part in fields(plan) if part.compare)]
+        self.seed = int(sha256(canonical_json(own))[:8], 16)
         self.spent_s = sum(burst.wall_s for arm in arms for own in arm.bursts.values() for burst in own)
         self.began_s, self.said_s = self.spent_s, self.clock.monotonic_s()
 
     async def measure(self) -> None:
         """Measure one cell after the other, each within its share of what is left of the budget."""
-        self.tokenize = await _tokenizing(self.run, self.arms[0].endpoint)
+        endpoint, model = self.arms[0].endpoint, self.run.plan.sampling.model
+        self.tokenize = partial(endpoint.tokenize, model=model) if await endpoint.inspect(model=model) else None
         for number, cell in enumerate(self.cells):
             share_s = (self.plan.budget_s - self.spent_s) / (len(self.cells) - number)
             await self._measure(cell, number, share_s, self.spent_s + share_s)
@@ -188,15 +191,13 @@ class _Measurement:
         return [(request, encode_body(request.payload, seed=sampling.seed)) for request in requests]
 
     async def _burst(self, arm: _Arm, cell: Cell, jobs: Sequence[Job], *, repeat: int, is_warmup: bool) -> Burst:
-        before = await _counters(arm.endpoint, lambda now: not now.running_requests)
+        before = await _counters(arm.endpoint)
         began_s = self.clock.monotonic_s()
         streamed = await self._streamed(arm.endpoint, cell, jobs, repeat)
         wall_s = self.clock.monotonic_s() - began_s
         streams = tuple(own.times for own in streamed)
-        n_finished = (before.finished_requests or 0 if before else 0) + sum(own.status.is_answer for own in streams)
-        after = await _counters(
-            arm.endpoint, lambda now: not now.running_requests and n_finished <= (now.finished_requests or n_finished)
-        )
+        n_before = before.finished_requests or 0 if before else 0
+        after = await _counters(arm.endpoint, n_before + sum(own.status.is_answer for own in streams))
         drafting = after.drafting_since(before) if before and after else None
         return Burst(
             arm=arm.name,
@@ -235,12 +236,13 @@ class _Measurement:
         own = [arm.bursts[cell, is_warmup] for arm in self.arms]
         speeds = " and ".join(f"{sum(map(_speed, bursts)) / len(bursts):.1f}" for bursts in own)
         load = f"{cell.concurrency} at once" if cell.rate is None else f"{cell.rate:g} a second"
-        passed_s, left_s = self.spent_s - self.began_s, self.plan.budget_s - self.spent_s
-        left_s = min(left_s, passed_s / number * (len(self.cells) - number)) if number else left_s
+        left_s = max(0.0, self.plan.budget_s - self.spent_s)
+        if number:
+            left_s = min(left_s, (self.spent_s - self.began_s) / number * (len(self.cells) - number))
         self.run.services.progress.phase(
             f"Speed {number + 1}/{len(self.cells)}: {cell.work}, {cell.prompt_tokens:,} tokens, {load}, "
             f"{'warm-up' if is_warmup else 'repeat'} {len(own[0])}: {speeds} tok/s a request; "
-            f"{'about' if number else 'at most'} {ENGLISH.span(max(0.0, left_s))} left"
+            f"{'about' if number else 'at most'} {ENGLISH.span(left_s)} left"
         )
 
 
@@ -253,23 +255,11 @@ def _own_prompts(run: Run, plan: SpeedPlan) -> tuple[str, ...]:
     return read_prompts(path)
 
 
-async def _tokenizing(run: Run, endpoint: Endpoint) -> Tokenizing | None:
-    """Return what counts a prompt's tokens: a named tokenizer, else the server; None where neither does."""
-    model, name = run.plan.sampling.model, run.comparison.local.get("tokenizer")
-    named = run.services.named_tokenizer(name) if name else None
-
-    async def tokenize(texts: Sequence[str]) -> list[list[int]]:
-        ids = await token_ids(texts, endpoint=endpoint, model=model, named=named)
-        return [ids[text] for text in texts]
-
-    return tokenize if await endpoint.inspect(model=model) or named else None
-
-
-async def _counters(endpoint: Endpoint, is_enough: Callable[[Counters], bool]) -> Counters | None:
-    """Read an engine's counters until they are enough or some time has passed."""
+async def _counters(endpoint: Endpoint, n_finished: int = 0) -> Counters | None:
+    """Read an engine's counters once nothing runs and so many requests have finished, or some time later."""
     for pause_s in PAUSES_S:
         counters = await endpoint.counters()
-        if counters is None or is_enough(counters):
+        if not counters or (not counters.running_requests and n_finished <= (counters.finished_requests or n_finished)):
             return counters
         await asyncio.sleep(pause_s)
     return await endpoint.counters()
@@ -282,11 +272,11 @@ def _foreign(before: Counters | None, after: Counters | None, streams: Sequence[
     running = max(before.running_requests or 0, after.running_requests or 0)
     if before.finished_requests is not None and after.finished_requests is not None:
         return max(running, after.finished_requests - before.finished_requests - len(streams))
-    if before.generated_tokens is not None and after.generated_tokens is not None:
+    is_whole = all(stream.status.is_answer and stream.is_counted for stream in streams)
+    if is_whole and before.generated_tokens is not None and after.generated_tokens is not None:
         # llama.cpp counts no requests; an engine may count a token of each end
         n_ours = sum(stream.n_tokens for stream in streams) + 2 * len(streams)
-        if all(stream.status.is_answer and stream.is_counted for stream in streams):
-            return max(running, int(after.generated_tokens - before.generated_tokens > n_ours))
+        return max(running, int(after.generated_tokens - before.generated_tokens > n_ours))
     return running or None
 
 

@@ -212,7 +212,8 @@ def test_a_killed_measurement_goes_on_and_measures_nothing_twice(n_bursts: int) 
         pair.store.add_observation = add  # type: ignore[method-assign]
         assert pair.comparisons[0].status is ComparisonStatus.INTERRUPTED
         assert len(pair.bursts()) == n_bursts
-        pair.again()
+        pair.again(speed_budget=99.0)
+        assert set(pair.off.prompts) == set(pair.on.prompts)
         places = Counter((own.arm, own.is_warmup, own.repeat) for own in pair.bursts())
         assert set(places.values()) == {1}
         assert (pair.cell.baseline.n_repeats, pair.cell.candidate.n_repeats) == (2, 2)
