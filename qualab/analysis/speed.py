@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -31,14 +30,6 @@ class _Repeat:
     """Those that were answered."""
     timed: Timed
 
-    @property
-    def tokens_per_s(self) -> float:
-        return self.timed.tokens / self.burst.wall_s
-
-    @property
-    def speeds(self) -> list[float]:
-        return [stream.n_tokens / stream.latency_s for stream in self.streams]
-
 
 _Repeats = Mapping[int, _Repeat]
 
@@ -51,22 +42,23 @@ def speed_of(observations: Sequence[Observation], *, seed: int) -> Speed | None:
     plan = bursts[-1].plan
     bursts = [burst for burst in bursts if burst.plan == plan]
     cells = tuple(cell_speed(bursts, cell, plan, seed=seed) for cell in dict.fromkeys(burst.cell for burst in bursts))
-    pairs = {work: [pairs for cell in cells if cell.cell.work is work if (pairs := _paired(bursts, cell.cell))]
-             for work in plan.works}  # fmt: skip
-    works = [WorkSpeed(work=work, ratio=ratio) for work in pairs if (ratio := _ratio(pairs[work], seed=seed))]
-    return Speed(
-        plan=plan,
-        cells=cells,
-        works=tuple(sorted(works, key=lambda work: -work.ratio.value)),
-        notes=tuple(_notes(bursts, cells, plan)),
-    )
+    works = []
+    for work in plan.works:
+        pairs = [_pairs(*_both(bursts, own.cell, plan)) for own in cells if own.cell.work is work]
+        if ratio := _ratio(pairs, seed=seed):
+            works.append(WorkSpeed(work=work, ratio=ratio))
+    works.sort(key=lambda own: -own.ratio.value)
+    return Speed(plan=plan, cells=cells, works=tuple(works), notes=tuple(_notes(bursts, cells, plan)))
 
 
 def cell_speed(bursts: Sequence[Burst], cell: Cell, plan: SpeedPlan, *, seed: int) -> CellSpeed:
     """Sum up both arms' bursts of one cell under one plan."""
-    own = [burst for burst in bursts if burst.cell == cell and burst.plan == plan]
-    baseline, candidate = (_arm(own, arm, plan) for arm in ArmName)
-    return CellSpeed(cell=cell, baseline=baseline, candidate=candidate, ratio=_ratio([_paired(own, cell)], seed=seed))
+    both, own = _both(bursts, cell, plan), [burst for burst in bursts if burst.cell == cell and burst.plan == plan]
+    baseline, candidate = (
+        _arm([burst for burst in own if burst.arm is arm], arm, [*repeats.values()], plan)
+        for arm, repeats in zip(ArmName, both, strict=True)
+    )
+    return CellSpeed(cell=cell, baseline=baseline, candidate=candidate, ratio=_ratio([_pairs(*both)], seed=seed))
 
 
 def is_narrow(ratio: Ratio | None, precision: float) -> bool:
@@ -85,40 +77,41 @@ def chain_of(names: Sequence[str], observations: Mapping[str, Sequence[Observati
         arms.append([seen for seen in observations[name] if isinstance(seen, Burst) and seen.arm is arm])
     if len(arms) < 3 or not arms[0]:
         return None
-    plan = arms[0][-1].plan
-    by_cell = [
-        [_repeats([burst for burst in arm if burst.cell == cell and burst.plan == plan]) for arm in arms]
-        for cell in dict.fromkeys(burst.cell for burst in arms[0])
+    plan, cells = arms[0][-1].plan, dict.fromkeys(burst.cell for burst in arms[0])
+    timed = [[_repeats(arm, cell, plan) for arm in arms] for cell in cells]
+    common = [repeats for repeats in timed if all(_pairs(repeats[0], other) for other in repeats)]
+    steps = [
+        Step(name=names[at], ratio=ratio)
+        for at in range(1, len(arms))
+        if (ratio := _ratio([_pairs(cell[at - 1], cell[at]) for cell in common], seed=seed))
     ]
-    common = [repeats for repeats in by_cell if all(_pairs(repeats[0], other) for other in repeats)]
-    steps = [_ratio([_pairs(cell[at], cell[at + 1]) for cell in common], seed=seed) for at in range(len(arms) - 1)]
     whole = _ratio([_pairs(cell[0], cell[-1]) for cell in common], seed=seed)
-    if whole is None or None in steps:
+    if whole is None or len(steps) < len(arms) - 1:
         return None
-    known = tuple(Step(name=name, ratio=step) for name, step in zip(names[1:], steps, strict=True) if step)
-    product = prod(step.ratio.value for step in known)
+    product = prod(step.ratio.value for step in steps)
     agrees = whole.interval is not None and whole.interval.low <= product <= whole.interval.high
-    return Chain(steps=known, whole=whole, product=product, agrees=agrees)
+    return Chain(steps=tuple(steps), whole=whole, product=product, agrees=agrees)
 
 
-def _repeats(bursts: Sequence[Burst]) -> _Repeats:
+def _repeats(bursts: Iterable[Burst], cell: Cell, plan: SpeedPlan) -> _Repeats:
     """Collect one arm's usable repeats of one cell, the last of each."""
     repeats = {}
     for burst in bursts:
-        streams = tuple(stream for stream in burst.streams if stream.status.is_answer and stream.n_tokens > 0)
-        timed = Timed(sum(stream.n_tokens for stream in streams), sum(stream.latency_s for stream in streams))
-        if burst.is_usable and not burst.is_warmup and streams and burst.wall_s > 0.0 < timed.seconds:
-            repeats[burst.repeat] = _Repeat(burst, streams, timed)
+        if burst.cell == cell and burst.plan == plan and burst.is_usable and not burst.is_warmup and burst.wall_s > 0.0:
+            streams = tuple(stream for stream in burst.streams if stream.status.is_answer and stream.n_tokens > 0)
+            timed = Timed(sum(stream.n_tokens for stream in streams), sum(stream.latency_s for stream in streams))
+            if timed.tokens > 0 and timed.seconds > 0.0:
+                repeats[burst.repeat] = _Repeat(burst, streams, timed)
     return dict(sorted(repeats.items()))
+
+
+def _both(bursts: Sequence[Burst], cell: Cell, plan: SpeedPlan) -> tuple[_Repeats, _Repeats]:
+    baseline, candidate = (_repeats((burst for burst in bursts if burst.arm is arm), cell, plan) for arm in ArmName)
+    return baseline, candidate
 
 
 def _pairs(baseline: _Repeats, candidate: _Repeats) -> Pairs:
     return [(baseline[at].timed, candidate[at].timed) for at in baseline if at in candidate]
-
-
-def _paired(bursts: Sequence[Burst], cell: Cell) -> Pairs:
-    own = [burst for burst in bursts if burst.cell == cell]
-    return _pairs(*(_repeats([burst for burst in own if burst.arm is arm]) for arm in ArmName))
 
 
 def _ratio(cells: Sequence[Pairs], *, seed: int) -> Ratio | None:
@@ -134,19 +127,21 @@ def _ratio(cells: Sequence[Pairs], *, seed: int) -> Ratio | None:
     )
 
 
-def _arm(bursts: Sequence[Burst], arm: ArmName, plan: SpeedPlan) -> ArmSpeed:
-    own = [burst for burst in bursts if burst.arm is arm]
-    measured = [burst for burst in own if not burst.is_warmup]
-    warmup = sorted((burst for burst in own if burst.is_warmup), key=lambda burst: burst.repeat)
-    repeats = list(_repeats(own).values())
+def _arm(bursts: Sequence[Burst], arm: ArmName, repeats: Sequence[_Repeat], plan: SpeedPlan) -> ArmSpeed:
+    warmup = sorted((burst for burst in bursts if burst.is_warmup), key=lambda burst: burst.repeat)
     streams = [stream for repeat in repeats for stream in repeat.streams]
     asked = [stream for repeat in repeats for stream in repeat.burst.streams]
-    wall_s, speeds = sum(repeat.burst.wall_s for repeat in repeats), [repeat.tokens_per_s for repeat in repeats]
+    wall_s = sum(repeat.burst.wall_s for repeat in repeats)
+    speeds = [repeat.timed.tokens / repeat.burst.wall_s for repeat in repeats]
+    spread = max(speeds) / min(speeds) if speeds else None
+    modes: tuple[tuple[float, float], ...] = ()
+    if spread is not None and spread >= LEAST_SPREAD:
+        modes = modes_of([[stream.n_tokens / stream.latency_s for stream in repeat.streams] for repeat in repeats])
     tokens, seconds = (sum(repeat.timed[at] for repeat in repeats) for at in (0, 1))
     first = [stream.first_token_s for stream in streams if stream.first_token_s is not None]
     gaps = [gap for repeat in repeats for gap in repeat.burst.gaps]
-    cached = [(stream.cached_tokens, stream.prompt_tokens) for stream in streams]
-    told = [(n_cached, n) for n_cached, n in cached if n_cached is not None and n]
+    told = [(own.cached_tokens, own.prompt_tokens) for own in streams if own.cached_tokens is not None]
+    cached = [(n_cached, n) for n_cached, n in told if n]
     known = [repeat.burst.drafting for repeat in repeats if repeat.burst.drafting is not None]
     drafting = sum(known, Drafting()) if known else None
     rounds = rounds_of(drafting)
@@ -157,11 +152,11 @@ def _arm(bursts: Sequence[Burst], arm: ArmName, plan: SpeedPlan) -> ArmSpeed:
         n_repeats=len(repeats),
         n_streams=len(asked),
         n_failed=len(asked) - len(streams),
-        n_contaminated=sum(bool(burst.n_foreign) for burst in measured),
+        n_contaminated=sum(bool(burst.n_foreign) for burst in bursts if not burst.is_warmup),
         warmup=tuple(burst.n_tokens / burst.wall_s for burst in warmup if burst.wall_s > 0.0),
         tokens_per_s=tokens / wall_s if repeats else None,
         request_tokens_per_s=tokens / seconds if repeats else None,
-        spread=max(speeds) / min(speeds) if repeats else None,
+        spread=spread,
         first_token_p50_s=float(np.quantile(first, 0.5)) if first else None,
         first_token_p95_s=float(np.quantile(first, 0.95)) if first else None,
         gap_p50_s=p50,
@@ -169,9 +164,9 @@ def _arm(bursts: Sequence[Burst], arm: ArmName, plan: SpeedPlan) -> ArmSpeed:
         gap_p99_s=p99,
         acceptance_length=rounds.mean_length if rounds else round_length(drafting),
         zero_share=rounds.zero_share if rounds else None,
-        cached_share=sum(n for n, _ in told) / sum(n for _, n in told) if told else None,
+        cached_share=sum(n for n, _ in cached) / sum(n for _, n in cached) if cached else None,
         goodput_per_s=sum(_is_within(stream, plan) for stream in streams) / wall_s if has_target and repeats else None,
-        modes=tuple(Mode(tokens_per_s=median, share=share) for median, share in _modes(repeats)),
+        modes=tuple(Mode(tokens_per_s=median, share=share) for median, share in modes),
         repeats=tuple(repeat.timed.tokens / repeat.timed.seconds for repeat in repeats),
     )
 
@@ -183,13 +178,6 @@ def _is_within(stream: StreamTimes, plan: SpeedPlan) -> bool:
     mean_gap_s = (stream.latency_s - stream.first_token_s) / max(1, stream.n_tokens - 1)
     limits = ((stream.first_token_s, plan.target_ttft_s), (mean_gap_s, plan.target_gap_s))
     return all(limit is None or seconds <= limit for seconds, limit in limits)
-
-
-def _modes(repeats: Sequence[_Repeat]) -> tuple[tuple[float, float], ...]:
-    """Find two speeds of requests, where repeats spread: one slow repeat or a drift is not a second speed."""
-    speeds = [repeat.tokens_per_s for repeat in repeats]
-    is_spread = len(speeds) > 1 and max(speeds) / min(speeds) >= LEAST_SPREAD
-    return modes_of([repeat.speeds for repeat in repeats]) if is_spread else ()
 
 
 def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan) -> Iterator[Reason]:
@@ -219,12 +207,9 @@ def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan)
         yield Reason("speed.wide", {"precision": plan.precision, "cells": _named(wide)})
     for cell, arm in arms:
         if arm.modes:
-            yield Reason("speed.two-modes", {"arm": arm.arm, "cell": cell_named(cell.cell), **_told(arm)})
-
-
-def _told(arm: ArmSpeed) -> Mapping[str, Any]:
-    fast, slow = arm.modes
-    return {"fast": fast.tokens_per_s, "share": fast.share, "slow": slow.tokens_per_s, "rest": slow.share}
+            fast, slow = arm.modes
+            told = {"fast": fast.tokens_per_s, "share": fast.share, "slow": slow.tokens_per_s, "rest": slow.share}
+            yield Reason("speed.two-modes", {"arm": arm.arm, "cell": cell_named(cell.cell), **told})
 
 
 def at_once(n: int) -> Reason:

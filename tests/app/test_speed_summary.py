@@ -173,10 +173,9 @@ def test_a_chain_of_arms_multiplies_to_the_whole() -> None:
     ]
     assert (round(chain.whole.value, 1), chain.product, chain.agrees) == (11.9, pytest.approx(chain.whole.value), True)
     assert chain_of(["old", "new"], arms, seed=1) is None
-    # the new engine was timed on other repeats, which were faster
-    later = {**arms, "new": [replace(own, repeat=own.repeat + 3) for own in arms["new"]]}
-    later["old"] = arms["old"] + [burst(BASELINE, at, [5.0] * 8) for at in (5, 6, 7)]
-    later["new with drafter"] += [burst(CANDIDATE, at, [119.0] * 8) for at in (5, 6, 7)]
+    # the new engine slows down after the old one's last repeat, so that its two steps hold different speeds of it
+    slowed = [*arms["new"][:4], *repeats(CANDIDATE, 27.0, n=7, seed=2)[4:]]
+    later = {"old": arms["old"][:4], "new": slowed, "new with drafter": repeats(CANDIDATE, 119.0, n=7, seed=3)[2:]}
     parted = chain_of(list(arms), later, seed=1)
     assert parted is not None
-    assert (parted.agrees, parted.product > parted.whole.value) == (True, True) or not parted.agrees
+    assert (parted.agrees, parted.whole.n_repeats, round(parted.product / parted.whole.value, 1)) == (False, 2, 1.6)
