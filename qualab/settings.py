@@ -351,6 +351,9 @@ class Settings(BaseSettings):
         except OSError as exc:
             hint = "Give --speed-prompts a text file with a prompt a line, or JSONL"
             raise UsageError(f"Cannot read {self.speed_prompts}: {exc.strerror}", hint=hint) from exc
+        if Work.OWN in self.speed_works and not digest:
+            hint = "Give --speed-prompts FILE: a prompt a line, or JSONL"
+            raise UsageError("Prompts of your own (own) are to be timed, and none are given", hint=hint)
         return SpeedPlan(
             works=(*self.speed_works, *([Work.OWN] if digest and Work.OWN not in self.speed_works else [])),
             prompt_tokens=self.speed_prompt_tokens,
@@ -384,6 +387,12 @@ class Settings(BaseSettings):
                 "Looks compare the arms while both are asked, and --sequential asks one after the other",
                 hint="Leave out looks, or serve both arms at once",
                 fields={"looks": "may not be given with sequential"},
+            )
+        if self.speed and self.sequential:
+            raise InvalidValue(
+                "Arms are timed in turn while both are served, and --sequential serves one after the other",
+                hint="Leave out speed, or serve both arms at once",
+                fields={"speed": "may not be given with sequential"},
             )
         if self.bank and self.sequential:
             raise InvalidValue(

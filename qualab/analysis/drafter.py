@@ -180,15 +180,15 @@ def treatment_of(
 def _task(seen: EngineHistory, name: str, break_even: float | None) -> TaskDrafting:
     count = seen.answers.tasks[CANDIDATE, name]
     drafting = seen.drafting_of(CANDIDATE, name)
-    rounds = _rounds(drafting, count)
-    mean_length = rounds.mean_length if rounds else _mean_length(drafting)
+    rounds = rounds_of(drafting, count.rounds)
+    mean_length = rounds.mean_length if rounds else round_length(drafting)
     cost = _round_cost(seen, name)
     length = 1.0 + cost if break_even is None and cost is not None else break_even
     segments = seen.segments_of(CANDIDATE, name)
     known = [(segment.part, segment.drafting) for segment in segments if segment.drafting]
     thirds = (sum((own for part, own in known if part == third), Drafting()) for third in (0, 2))
     is_split = any(segment.part for segment in segments)
-    first_third, last_third = (_mean_length(third) if is_split else None for third in thirds)
+    first_third, last_third = (round_length(third) if is_split else None for third in thirds)
     return TaskDrafting(
         task=name,
         n_answers=count.n_answers,
@@ -207,16 +207,18 @@ def _task(seen: EngineHistory, name: str, break_even: float | None) -> TaskDraft
     )
 
 
-def _rounds(drafting: Drafting | None, count: DraftingCount) -> Acceptance | None:
+def rounds_of(drafting: Drafting | None, counted: Sequence[int] = ()) -> Acceptance | None:
+    """Sum up rounds by the engine's counters, else by `counted`; None where neither tells them by accepted tokens."""
     try:
         if drafting and drafting.accepted_at:
             return acceptance(histogram_of_survival(drafting.drafts, drafting.accepted_at))
-        return acceptance(count.rounds)
+        return acceptance(counted)
     except (InsufficientData, InvalidValue):
         return None
 
 
-def _mean_length(drafting: Drafting | None) -> float | None:
+def round_length(drafting: Drafting | None) -> float | None:
+    """Compute tokens a round yields; None where no round was counted."""
     return 1.0 + drafting.accepted_tokens / drafting.drafts if drafting and drafting.drafts else None
 
 

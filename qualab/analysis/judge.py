@@ -200,7 +200,8 @@ def conclude(
 ) -> tuple[Verdict, tuple[Reason, ...]]:
     """Return the comparison's verdict with its reasons, the weightiest first."""
     troubles = treatment.troubles if treatment else ()
-    if broken := [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]:
+    broken = [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]
+    if broken and plan.tasks:  # without any nothing was asked
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
     test = suite.global_test if suite else None

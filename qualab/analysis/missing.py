@@ -83,7 +83,8 @@ def missing_summary(
     """Count answers without any score, by arm, and compare the arms. `layout` is without `left_out`."""
     keys = [key for places in layout.tasks.values() for key in places.keys]
     off, on = (np.array([key not in scores.answered[arm] for key in keys], dtype=np.bool_) for arm in ArmName)
-    items = np.concatenate([places.numbers for places in layout.tasks.values()]) // plan.sampling.repeats
+    numbers = [places.numbers for places in layout.tasks.values()] or [np.array([], dtype=np.int64)]
+    items = np.concatenate(numbers) // plan.sampling.repeats
     return MissingSummary(
         n_asked=off.size,
         baseline_only=int(np.sum(off & ~on)),

@@ -22,7 +22,7 @@ WORST_FIRST = (1, 5, 4, 2, 3, 0)
 
 def print_group(store: Store, group_id: str, output_format: Format) -> None:
     """Print the table that ranks a group's candidates. Raises ComparisonNotFound."""
-    from qualab.report.group import group_table, group_title, ranked_group
+    from qualab.report.group import group_table, group_title, ranked_group, speed_tables
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
@@ -30,7 +30,7 @@ def print_group(store: Store, group_id: str, output_format: Format) -> None:
 
     def print_text() -> None:
         typer.echo(group_title(group, ENGLISH))
-        print_blocks(make_console(), [group_table(group, ENGLISH)])
+        print_blocks(make_console(), [group_table(group, ENGLISH), *speed_tables(group, ENGLISH)])
         for own in group.candidates:
             if own.stop_reason:
                 typer.echo(f"{own.name} stopped: {ENGLISH.reason(own.stop_reason)}")

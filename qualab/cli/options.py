@@ -70,7 +70,11 @@ def _option(name: str) -> Any:
         return Annotated[list[str] | None, typer.Option(str(extra["option"]), help=field.description)]
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     known = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, bool | int | float | Path | StrEnum))
-    return Annotated[next(known, str) | None, typer.Option(help=field.description)]
+    # `qualab speed --works` is speed_works in a file
+    also = [f"--{name.removeprefix('speed_').replace('_', '-')}"] if name.startswith("speed_") else []
+    return Annotated[
+        next(known, str) | None, typer.Option(*also, f"--{name.replace('_', '-')}", help=field.description)
+    ]
 
 
 def finding_codes(text: str | None) -> tuple[FindingCode, ...]:

@@ -135,7 +135,6 @@ def print_result(
     store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None, rounds: bool = False
 ) -> None:
     """Print a comparison with its newest analysis, under its own plan unless another is named."""
-    from qualab.model.registry import urls_of
     from qualab.report.terminal import make_console, print_histograms
     from qualab.report.words import ENGLISH
     from qualab.run.prune import find, resume_hint, runner_of
@@ -143,9 +142,7 @@ def print_result(
     comparison = find(store, comparison_id, now=bootstrap.now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
-        has_replicas = any(len(urls_of(url)) > 1 for url in (comparison.baseline_url, comparison.candidate_url))
-        seen = store.observations(comparison.id) if has_replicas else ()
-        print_analysed(comparison, analysis, output_format, observations=seen)
+        print_analysed(comparison, analysis, output_format, store.observations(comparison.id))
         if rounds and output_format is Format.TEXT and analysis and analysis.treatment:
             print_histograms(make_console(), analysis.treatment)
         return
@@ -157,11 +154,7 @@ def print_result(
 
 
 def print_analysed(
-    comparison: Comparison,
-    analysis: Analysis | None,
-    output_format: Format,
-    *,
-    observations: Sequence[Observation] = (),
+    comparison: Comparison, analysis: Analysis | None, output_format: Format, observations: Sequence[Observation] = ()
 ) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
     from qualab.report.terminal import make_console, print_analysis
@@ -176,7 +169,7 @@ def print_analysed(
             document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
         print_json(document)
     elif analysis is not None:
-        print_analysis(make_console(), comparison, analysis, observations=observations)
+        print_analysis(make_console(), comparison, analysis, observations)
 
 
 def _print_pairs(
@@ -194,6 +187,21 @@ def _print_pairs(
     if not flipped.shown:
         n_others = use_case.text_pairs(store, comparison_id, task=task, limit=0).n_pairs
     print_as(output_format, flipped, lambda: print_flips(make_console(), flipped, n_other_texts=n_others))
+
+
+def advise(comparison: ComparisonId, db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
+    """Tell where to turn the drafter on: by kind of work, length of prompt and load, with the evidence.
+
+    As JSON it is a routing table: the first route that matches a request counts.
+    """
+    from qualab.report.speed import advice_blocks
+    from qualab.report.terminal import make_console, print_blocks
+    from qualab.report.words import ENGLISH
+    from qualab.run.stored import payoff_in
+
+    payoff = payoff_in(bootstrap.store_at(db), comparison, "advice")
+    blocks = advice_blocks(payoff, ENGLISH)
+    print_as(output_format, payoff.advice, lambda: print_blocks(make_console(), blocks, is_spaced=True))
 
 
 def report(

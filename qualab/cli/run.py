@@ -65,7 +65,7 @@ def preflight(
 
     frozen = read_frozen(experiment)
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
-    progress = _progress()
+    progress = new_progress()
     check_given(settings)
     services = bootstrap.services_of(settings) if settings.bank else bootstrap.pair_services_of(settings)
     services = replace(services, keys=keys_of(settings), progress=progress)
@@ -109,7 +109,7 @@ def run(
     check_given(settings)  # before any server is started for it
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
-    progress, plan = _progress(), frozen.plan if frozen else None
+    progress, plan = new_progress(), frozen.plan if frozen else None
     keys = keys_of(settings, managed=managed is not None)
     services = replace(bootstrap.services_of(settings), keys=keys, progress=progress)
     arms = [ArmName.BASELINE] if settings.sequential else [*ArmName]
@@ -152,7 +152,7 @@ def resume(
     from qualab.run.prune import check_free
 
     settings = load(command_line=given)
-    progress = _progress()
+    progress = new_progress()
     services = bootstrap.services_of(settings)
     local = {name: value for name, value in local_of(settings).items() if value and name in RESUME_PLACES}
     if settings.checkpoint == "":
@@ -218,7 +218,7 @@ def audit(
     from qualab.run.prepare import local_of
 
     settings = load(command_line=given)
-    progress = _progress()
+    progress = new_progress()
     services = bootstrap.services_of(settings)
     is_given = not given.keys().isdisjoint(("audit_tokens", "audit_items"))
     stored = use_case.auditable(services, comparison, is_given=is_given)  # before any server is started for it
@@ -250,7 +250,7 @@ def demo(
     from qualab.managed.embedded import embedded_pair, prepare_model
     from qualab.run import run as use_case
 
-    progress = _progress()
+    progress = new_progress()
     say = complain if serve else progress.phase
     with (
         tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
@@ -274,7 +274,8 @@ def demo(
     print_next(progress.comparison_id)
 
 
-def _progress() -> TerminalProgress:
+def new_progress() -> TerminalProgress:
+    """Make the progress of a command, on its error output."""
     from qualab.cli.progress import TerminalProgress
     from qualab.report.terminal import make_console
 
@@ -292,7 +293,7 @@ def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress, *, way_o
         job.close()
         progress.finished()
         hint = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
-        hint = f". Everything scored so far is stored. Go on with: {way_on}" if way_on else hint
+        hint = f". Everything so far is stored. Go on with: {way_on}" if way_on else hint
         complain(f"Interrupted{hint}")
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from qualab.endpoints.engines import EngineProbe
 from qualab.endpoints.replies import error_message, failed_reply, read_reply, refusal
@@ -32,6 +32,9 @@ from qualab.model.items import Reply, Request
 from qualab.model.names import AnswerStatus, Api
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Tokenize
+
+if TYPE_CHECKING:
+    from qualab.endpoints.streaming import Streamed, Streamer
 
 LOADING_TIMEOUT_S = 180.0
 LOADING_POLL_S = 1.0
@@ -86,6 +89,8 @@ class HttpEndpoint:
         key = checked_key(key)
         self._redact = Redactor(key)
         self._transport = Transport(self.url, key=key, timeout_s=policy.timeout_s, address=address)
+        self._key, self._address = key, address
+        self._streamer: Streamer | None = None
         self._policy = policy
         self._timing = timing or Timing()
         self._loading_timeout_s = loading_timeout_s
@@ -99,6 +104,8 @@ class HttpEndpoint:
 
     async def __aexit__(self, *_: object) -> None:
         await self._transport.close()
+        if self._streamer:
+            await self._streamer.close()
 
     async def inspect(self, *, model: str) -> bool:
         """Check that it serves the model; tell whether it tokenizes.
@@ -145,6 +152,22 @@ class HttpEndpoint:
             return await self._post(url, body, partial(read_reply, request), on_wait=on_wait)
         except Failure as failure:
             return failed_reply(failure)
+
+    async def stream(self, request: Request, body: bytes) -> Streamed:
+        """Stream one answer, timed: one attempt, and the caller bounds how many are under way.
+
+        Never raises for what the server does. Options that make it stream are added to the body, a JSON object.
+        """
+        if self._streamer is None:
+            from qualab.endpoints.streaming import Streamer  # noqa: PLC0415 - slow to import
+
+            self._streamer = Streamer(
+                key=self._key,
+                timeout_s=self._policy.timeout_s,
+                address=self._address,
+                may_be_proxied=self._transport.may_be_proxied,
+            )
+        return await self._streamer.stream(f"{self.url}/{ROUTES[request.api]}", body, redact=self._redact.excerpt)
 
     async def _post(
         self, url: str, body: bytes, read: Callable[[bytes, Sending], T], *, on_wait: OnWait | None = None

@@ -33,6 +33,7 @@ PREFIXES = {
 }
 # engines and versions call the same thing differently
 FINISHED = ("request_success_total", "num_requests_total", "request_success")
+RUNNING = ("num_requests_running", "num_running_reqs", "requests_processing", "batch_current_size")
 PROMPT_TOKENS = ("prompt_tokens_total", "request_input_length_sum")
 GENERATED_TOKENS = ("generation_tokens_total", "tokens_predicted_total", "request_generated_tokens_sum")
 DECODE_STEPS = ("inter_token_latency_seconds_count", "time_per_output_token_seconds_count")
@@ -107,7 +108,7 @@ def read_metrics(body: bytes) -> Metrics:
     for sample in series:
         name = sample.name.removeprefix(prefix)
         samples[name][sample.labels.get("position", "")].append(sample.value)
-        if kind is EngineKind.TENSORRT_LLM and name.endswith("_config_info"):
+        if kind in (EngineKind.TENSORRT_LLM, EngineKind.VLLM) and name.endswith("_config_info"):
             settings |= {f"{name.removesuffix('_info')}.{label}": value for label, value in sample.labels.items()}
     return Metrics(kind=kind, samples=samples, settings=settings)
 
@@ -157,6 +158,7 @@ class EngineProbe:
                 decode_s=metrics.sum(*DECODE_SECONDS) if kind in TIMED else None,
                 decode_steps=metrics.count(*DECODE_STEPS) if kind in TIMED else None,
                 started_at_s=started[0] if started else None,
+                running_requests=metrics.count(*RUNNING),
             )
         except (ValueError, OverflowError):
             return None
@@ -203,7 +205,8 @@ class EngineProbe:
             self._object("version"), self._object("props"), self._server_info(owner), self._object("info")
         )
         if owner == "vllm" or "vllm_config" in server:
-            return vllm_engine(card, version, server)
+            engine = vllm_engine(card, version, server)
+            return replace(engine, kv_cache_tokens=engine.kv_cache_tokens or _cache_tokens(metrics))
         if "default_generation_settings" in props or owner == "llamacpp":
             return _llama_engine(card, props)
         if owner == "sglang" or "speculative_algorithm" in server or metrics.kind is EngineKind.SGLANG:
@@ -282,9 +285,14 @@ def _counted(metrics: Metrics) -> Drafting | None:
 
 
 def _cache_tokens(metrics: Metrics) -> int | None:
-    # SGLang's and TensorRT-LLM's metrics tell
+    # SGLang's, TensorRT-LLM's and vLLM's metrics tell
     tokens = metrics.sum("max_total_num_tokens")
     blocks, size = metrics.sum("kv_cache_max_blocks"), metrics.sum("kv_cache_tokens_per_block")
+    if n_engines := metrics.sum("cache_config_info"):  # of which old versions tell blocks alone
+        names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+        told = (metrics.settings.get(f"cache_config.{name}", "") for name in names)
+        whole, blocks, size = (int(text) if text.isdecimal() else 0 for text in told)
+        tokens, blocks = n_engines * whole or None, n_engines * blocks
     for iteration in metrics.iterations or ():
         stats = iteration.get("kvCacheStats")
         if isinstance(stats, dict):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qualab.endpoints.client import HttpEndpoint, OnWait
 from qualab.errors import EndpointUnreachable
@@ -17,10 +17,16 @@ from qualab.model.names import AnswerStatus, Api
 from qualab.model.plan import RequestPolicy
 from qualab.model.registry import urls_of
 
+if TYPE_CHECKING:
+    from qualab.endpoints.streaming import Streamed
+
 T = TypeVar("T")
 MOST_OF_SHARE = 1.25
 """How much of an even share of the requests under way a replica may have, before the others are preferred."""
-SUMMED = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps", "started_at_s")
+SUMMED = (
+    *("finished_requests", "running_requests", "prompt_tokens", "generated_tokens", "decode_s", "decode_steps"),
+    "started_at_s",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +134,19 @@ class Replicas:
             if reply.system_fingerprint:
                 replica.fingerprints.add(reply.system_fingerprint)
         return reply if reply.attempts == n_attempts else replace(reply, attempts=n_attempts)
+
+    async def stream(self, request: Request, body: bytes) -> Streamed:
+        """Stream from one of them; where it turns out to be dead, others stream from then on."""
+        replica = self._next()
+        try:
+            streamed = await replica.endpoint.stream(request, body)
+        finally:
+            replica.in_flight -= 1
+        if streamed.failure is None:
+            replica.n_answers += 1
+        elif streamed.failure.status is AnswerStatus.CONNECTION_ERROR:
+            await self._is_lost(replica)
+        return streamed
 
     def _next(self) -> Replica:
         # one below its share of what is under way may take more: of those the one that was sent the fewest

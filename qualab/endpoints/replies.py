@@ -63,9 +63,9 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         content = {"status": ended, "text": text}
     else:
         raise Failure("the choice has no text")
-    counts = _object(answer, "usage")
+    counts = object_of(answer, "usage")
     values = EMPTY | sending._asdict() | content
-    values |= {name: _count(counts.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+    values |= {name: count_of(counts.get(name)) for name in ("prompt_tokens", "completion_tokens")}
     values |= {"finish_reason": finish_reason, "system_fingerprint": str(answer.get("system_fingerprint") or "")}
     return Reply(
         **values,
@@ -194,43 +194,45 @@ def _loglikelihood(choice: Mapping[str, Any], *, n_tokens: int, n_context: int) 
 
 
 def _drafted_in(answer: Mapping[str, Any], choice: Mapping[str, Any]) -> Drafted | None:
-    metrics, timings = _object(answer, "metrics"), _object(answer, "timings")
+    metrics, timings = object_of(answer, "metrics"), object_of(answer, "timings")
     if "speculative_decoding" in metrics:  # vLLM, --per-request-spec-decode-metrics
-        return _drafted(_object(metrics, "speculative_decoding"), VLLM_NAMES)
+        return _drafted(object_of(metrics, "speculative_decoding"), VLLM_NAMES)
     if timings:  # llama.cpp
         return _drafted(timings, LLAMA_NAMES)
     # SGLang, as a request asks for it (return_meta_info, return_spec_tokens_details)
-    for details in (_object(choice, "meta_info"), _object(_object(answer, "sglext"), "spec_tokens_details")):
+    for details in (object_of(choice, "meta_info"), object_of(object_of(answer, "sglext"), "spec_tokens_details")):
         for names in SGLANG_NAMES:
             if names[0] in details:
                 return _drafted(details, names)
-    usage = _object(answer, "usage")
+    usage = object_of(answer, "usage")
     # OpenAI's counts of predicted tokens, which newer versions of SGLang fill; others always say 0
-    details = _object(usage, "completion_tokens_details")
-    accepted, rejected = (_count(details.get(f"{kind}_prediction_tokens")) for kind in ("accepted", "rejected"))
+    details = object_of(usage, "completion_tokens_details")
+    accepted, rejected = (count_of(details.get(f"{kind}_prediction_tokens")) for kind in ("accepted", "rejected"))
     if accepted is not None and rejected is not None and accepted + rejected:
         return Drafted(draft_tokens=accepted + rejected, accepted_tokens=accepted)
     # TensorRT-LLM's mean tokens an iteration: what came beyond one was accepted; draft tokens are not told
-    mean, n_tokens = choice.get("avg_decoded_tokens_per_iter"), _count(usage.get("completion_tokens"))
+    mean, n_tokens = choice.get("avg_decoded_tokens_per_iter"), count_of(usage.get("completion_tokens"))
     if isinstance(mean, int | float) and mean >= 1.0 and n_tokens is not None:
         return Drafted(draft_tokens=None, accepted_tokens=n_tokens - round(n_tokens / mean))
     return None
 
 
 def _drafted(details: Mapping[str, Any], names: Sequence[str]) -> Drafted | None:
-    drafted, accepted = (_count(details.get(name)) for name in names[:2])
+    drafted, accepted = (count_of(details.get(name)) for name in names[:2])
     if drafted is None or accepted is None:
         return None
     histogram = details.get(names[2])
-    rounds = tuple(histogram) if isinstance(histogram, list) and None not in map(_count, histogram) else ()
+    rounds = tuple(histogram) if isinstance(histogram, list) and None not in map(count_of, histogram) else ()
     return Drafted(draft_tokens=drafted, accepted_tokens=accepted, rounds=rounds)
 
 
-def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def object_of(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that is an object; empty for anything else."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def _count(value: object) -> int | None:
+def count_of(value: object) -> int | None:
+    """Return a count; None for anything else."""
     # a server that lost count may say -1, or 2**64 - 1, which no database holds
     return value if type(value) is int and 0 <= value <= MAX_COUNT else None

@@ -113,7 +113,7 @@ class Transport:
         )
         if address:
             builder = builder.resolve(parts.hostname or "", address, port_of(parts))
-        self._may_be_proxied = not is_local and not {parts.scheme, "all"}.isdisjoint(getproxies())
+        self.may_be_proxied = not is_local and not {parts.scheme, "all"}.isdisjoint(getproxies())
         self._client: Client = (builder.no_proxy() if is_local else builder).build()
         self._parsed = functools.cache(Url)
 
@@ -140,7 +140,7 @@ class Transport:
         if _cancellations() > n_cancelled:  # the client loses it where an answer comes at the same moment
             raise asyncio.CancelledError
         if failure:
-            raise failure_of(failure, may_be_proxied=self._may_be_proxied) from None
+            raise failure_of(failure, may_be_proxied=self.may_be_proxied) from None
         return Exchange(response.status, content, functools.partial(_header, response))
 
     async def get_object(self, url: str) -> dict[str, Any]:

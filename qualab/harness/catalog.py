@@ -43,6 +43,7 @@ class TaskHints(Entry):
     metrics: dict[str, MetricKind] = {}
     cluster: tuple[str, ...] | None = None
     choices: Annotated[int, Field(ge=2)] | None = None
+    prompt_tokens: Annotated[int, Field(ge=1)] | None = None
 
     def kind(self, key: str) -> MetricKind | None:
         """Look up a metric's kind by its full key ("exact_match,none") or its name."""
@@ -55,6 +56,7 @@ class TaskHints(Entry):
             metrics={**other.metrics, **self.metrics},
             cluster=other.cluster if self.cluster is None else self.cluster,
             choices=self.choices or other.choices,
+            prompt_tokens=self.prompt_tokens or other.prompt_tokens,
         )
 
 
@@ -106,10 +108,11 @@ class Catalog(Entry):
         """List a benchmark's primary metrics in order of preference."""
         return (self.benchmarks[benchmark].primary if benchmark in self.benchmarks else None) or ()
 
-    def expand(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Replace suites by their tasks; each name once, in the order of its first mention."""
+    def expand(self, names: Iterable[str], *, only: Collection[str] | None = None) -> tuple[str, ...]:
+        """Replace suites by their tasks, of which `only` these; each name once, in the order of its first mention."""
         expanded = (task for name in names for task in (self.suites[name].tasks if name in self.suites else (name,)))
-        return tuple(dict.fromkeys(expanded))
+        known = {task for entry in self.benchmarks.values() for task in entry.tasks}
+        return tuple(task for task in dict.fromkeys(expanded) if only is None or task in only or task not in known)
 
 
 def read_catalog(tasks_dir: Path) -> Catalog:
@@ -131,7 +134,7 @@ def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
         return TaskHints.model_validate(own)
     except ValidationError as exc:
         message = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
-        raise BrokenTask(message, hint="Known keys are benchmark, metrics, cluster and choices") from exc
+        raise BrokenTask(message, hint="Known keys are benchmark, metrics, cluster, choices and prompt_tokens") from exc
 
 
 def _first_error(exc: ValidationError) -> str:

@@ -159,6 +159,7 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
         n_available=len(available),
         cluster_field="+".join(cluster),
         n_choices=hints.choices,
+        prompt_tokens=hints.prompt_tokens,
     )
     return LoadedTask(spec=spec, task=task, docs=docs, plain_docs=plain_docs, cluster=cluster)
 
@@ -344,7 +345,7 @@ class _Builder:
         Raises UnknownTask and InvalidValue (within a second or two), BrokenTask, ScoringUnavailable (a Python package
         that a task needs), and as the sources.
         """
-        names = self._catalog.expand(self._options.names)
+        names = self._catalog.expand(self._options.names, only=self._options.only)
         manager = self._index(names)
         matches = tuple(dict.fromkeys(match for name in names for match in _matches(manager, name)))
         self._check_bound(len(matches))  # each holds a task, or names what another holds

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from qualab.errors import HarnessError, QualabError, ScoringTimedOut, error_class
 from qualab.model.items import Item, JsonObject, Reply
-from qualab.model.plan import MetricSpec, TaskSpec
+from qualab.model.plan import NO_TASKS, MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class Harness:
 
     def load(self, options: TaskOptions) -> LoadedTasks:
         """Load tasks. Raises as `load_tasks`, and HarnessError where the process ends or takes too long."""
+        if options.names == NO_TASKS:
+            is_chat = options.apply_chat_template is not False
+            none = {"suite": NO_TASKS[0], "tasks": (), "metrics": (), "applies_chat_template": is_chat}
+            return LoadedTasks(_NoProcess(), {**none, "harness_version": version("lm_eval")}, self._item_timeout_s)
         process = _idle_process() or _Process()
         self._busy.add(process)
         here = os.sep  # data files are looked for in the current directory; in the root where that is gone
@@ -167,6 +172,13 @@ class _Process:
         return HarnessError(f"lm-eval's process ended with code {code}{at}", hint="The answers are kept")
 
 
+class _NoProcess:
+    """Answers for no tasks: with nothing."""
+
+    def call(self, *_: object, **__: object) -> Any:
+        return {}
+
+
 _idle: list[tuple[float, _Process]] = []
 """A process without tasks, for the next load, and since when it waits. Methods of a list need no lock."""
 
@@ -197,7 +209,7 @@ class LoadedTasks:
     metrics: tuple[MetricSpec, ...]
     harness_version: str
 
-    def __init__(self, process: _Process, facts: Mapping[str, Any], item_timeout_s: float) -> None:
+    def __init__(self, process: _Process | _NoProcess, facts: Mapping[str, Any], item_timeout_s: float) -> None:
         vars(self).update(facts)
         self._process = process
         self._scoring = partial(process.call, timeout_s=item_timeout_s)

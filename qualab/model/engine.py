@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import ClassVar
 
-from qualab.model.names import AnswerStatus, ArmName, Outcome, ScoringForm, Work
+from qualab.model.names import AnswerStatus, ArmName, Language, Outcome, ScoringForm, Work
 from qualab.model.plan import AuditPlan, PinFound, SpeedPlan
 from qualab.model.reason import Reason
 
@@ -89,6 +89,8 @@ class Counters:
     started_at_s: float | None = None
     """Of replicas the sum."""
     n_servers: int = 1
+    running_requests: int | None = None
+    """Requests under way, those that wait not counted."""
 
     def has_restarted_since(self, earlier: Counters) -> bool:
         if self.n_servers != earlier.n_servers:  # one that died since is counted no more
@@ -360,6 +362,22 @@ class Cell:
     concurrency: int | None = None
     rate: float | None = None
 
+    @property
+    def load(self) -> Reason:
+        if self.concurrency:
+            return Reason("speed.at-once", {"n": self.concurrency})
+        return Reason("speed.rate", {"rate": self.rate})
+
+
+def cells_of(plan: SpeedPlan) -> list[Cell]:
+    """List the plan's cells in their order. A user's prompts have the length that they have, written as 0."""
+    return [
+        Cell(work=work, prompt_tokens=length, concurrency=concurrency, rate=rate)
+        for work in plan.works
+        for length in (plan.prompt_tokens if work is not Work.OWN else (0,))
+        for concurrency, rate in (*((n, None) for n in plan.concurrency), *((None, rate) for rate in plan.rates))
+    ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTimes:
@@ -405,8 +423,12 @@ class Burst:
 
     @property
     def is_usable(self) -> bool:
-        """False where nothing came, or others loaded the engine meanwhile."""
-        return self.n_tokens > 0 and not self.n_foreign
+        """False where nothing was answered, or others loaded the engine meanwhile."""
+        return self.is_answered and not self.n_foreign
+
+    @property
+    def is_answered(self) -> bool:
+        return any(stream.status.is_answer and stream.n_tokens > 0 for stream in self.streams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,9 +438,11 @@ class Probe:
     kind: ClassVar[ObservationKind] = ObservationKind.LIMITS
     arm: ArmName
     seen_at: datetime
-    language: str
+    language: Language
     prompt_tokens: int
-    """By the server's tokenizer."""
+    """By the server's tokenizer; up to 4 fewer where no padding gives the very number."""
+    output_tokens: int
+    """Longest answer that was asked for."""
     told_tokens: int | None
     """As the server counts in its answer or refusal; None where it does not tell."""
     outcome: Outcome

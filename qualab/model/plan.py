@@ -234,6 +234,8 @@ class TaskSpec:
     n_available: int
     cluster_field: str = ""
     n_choices: int | None = None
+    prompt_tokens: Annotated[int | None, Field(exclude_if=lambda tokens: tokens is None)] = None
+    """About how long its prompts are, where it asks for a context that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +390,10 @@ class AuditPlan:
     sampled_max_tokens: int = 256
 
 
+NO_TASKS = ("none",)
+"""What a comparison names that asks no task: one of speed, or of limits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedPlan:
     """What is timed: every kind of work at every length under every load, in both arms."""
@@ -401,14 +407,15 @@ class SpeedPlan:
     output_tokens: int = 128
     requests: int = 8
     """Requests of a repeat; no fewer than twice the concurrency."""
-    warmup: int = 3
+    # when to stop is no part of what is timed: plans that differ in it go on with each other's repeats
+    warmup: int = field(default=3, compare=False)
     """Fewest unmeasured repeats; more follow until they are stable."""
-    repeats: int = 5
-    max_repeats: int = 15
-    precision: float = 0.05
+    repeats: int = field(default=5, compare=False)
+    max_repeats: int = field(default=15, compare=False)
+    precision: float = field(default=0.05, compare=False)
     """Half-width of a ratio's interval, as a share of it, at which no more repeats are made."""
     cache: CacheState = CacheState.COLD
-    budget_s: float = 1800.0
+    budget_s: float = field(default=1800.0, compare=False)
     target_ttft_s: float | None = None
     target_gap_s: float | None = None
     """Longest time to the first token and mean time between tokens of a request that counts into goodput."""

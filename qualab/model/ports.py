@@ -21,6 +21,8 @@ class TaskOptions:
     """A user's choice of tasks, in lm-eval's names and meanings."""
 
     names: tuple[str, ...]
+    only: tuple[str, ...] | None = None
+    """Tasks of the catalog that may be among these; None where all may."""
     num_fewshot: int | None = None
     limit: float | None = None
     gen_kwargs: Mapping[str, Any] | None = None

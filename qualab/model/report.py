@@ -178,6 +178,29 @@ class PairHistogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairBar:
+    """One value of both arms, each with its lowest and highest repeat; None where there is none."""
+
+    label: str
+    note: str
+    values: tuple[float | None, ...]
+    ranges: tuple[tuple[float, float] | None, ...]
+    text: str
+    ratio: Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairBars:
+    """Bars of both arms, one pair below the other, with the spread of their repeats."""
+
+    rows: tuple[PairBar, ...]
+    names: tuple[str, ...]
+    axis: str
+    description: str
+    kind: Literal["pairs"] = "pairs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     points: tuple[tuple[float, float], ...]
     here: tuple[float, float]
@@ -211,8 +234,8 @@ class Excerpt:
     kind: Literal["excerpt"] = "excerpt"
 
 
-Chart = Forest | Histogram | PairHistogram | Curve
-Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | PairHistogram | Excerpt
+Chart = Forest | Histogram | PairHistogram | PairBars | Curve
+Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | PairHistogram | PairBars | Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +260,8 @@ class Report:
     written_at: datetime
     """When the comparison ended, so that the same data make the same bytes."""
     footer: str
+    gain: str = ""
+    """What is gained and what it costs, in one line; empty where neither was measured."""
     labels: dict[str, str] = field(default_factory=dict)
 
     def section(self, section_id: str) -> Section:

@@ -68,6 +68,8 @@ class ArmSpeed:
     """Requests a second within the plan's targets; None without targets."""
     modes: tuple[Mode, ...] = ()
     """The fastest first; empty for one mode."""
+    repeats: tuple[float, ...] = ()
+    """`request_tokens_per_s` of each measured repeat, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,3 +196,13 @@ class Advice:
     """Options of `vllm serve`."""
     reasons: tuple[Reason, ...]
     """What holds for all of it, as what was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payoff:
+    """What a drafter costs and gains; None where it was not measured."""
+
+    speed: Speed | None
+    capacity: Capacity | None
+    limits: Limits | None
+    advice: Advice | None

@@ -70,6 +70,8 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
     yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
+    if source.has_no_tasks:
+        return
     yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}
     if not imported:
         yield "generated", {arm: count(own.completion_tokens) for arm, own in arms.items()}
@@ -154,12 +156,15 @@ def _differences(source: Source, words: Words) -> Iterator[Block]:
 
 NO_COMMITS = ("local", "unknown")
 """Revisions that are words."""
+OF_ITEMS = ("suite", "objective", "sampling", "sending", "sent")
+"""How items are asked and judged."""
 
 
 def running_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show hashes, times, settings, requests and versions, and one row a task."""
     plan = source.plan
-    yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in _run_facts(source, words) if text))
+    facts = ((key, text) for key, text in _run_facts(source, words) if plan.tasks or key not in OF_ITEMS)
+    yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in facts if text))
     differing = source.analysis.pairs.request_hashes_differ
     if plan.imported is None:
         yield Paragraph(text=words("other bytes", n=differing) if differing else words("same bytes"))
@@ -175,7 +180,8 @@ def running_blocks(source: Source, words: Words) -> Iterator[Block]:
         for task in plan.tasks
     ]
     titles = {"revision": words("dataset revision")}
-    yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"), titles=titles)
+    if rows:
+        yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"), titles=titles)
 
 
 def _run_facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:

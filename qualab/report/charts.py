@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, PairHistogram, Tone
+from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, PairBars, PairHistogram, Tone
 from qualab.model.wording import count
 
 FONT = "Noto Sans CJK KR"
@@ -91,6 +91,8 @@ def draw(chart: Chart) -> str:
         return document(560.0, 300.0, chart.description, _curve(chart))
     if isinstance(chart, Forest):
         return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _forest(chart))
+    if isinstance(chart, PairBars):
+        return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _pair_bars(chart))
     bars = _pair_histogram(chart) if isinstance(chart, PairHistogram) else _histogram(chart)
     return document(380.0, 200.0, chart.description, bars)
 
@@ -209,6 +211,39 @@ def _pair_histogram(chart: PairHistogram) -> Iterator[str]:
     yield line("axis", (left, bottom), (right, bottom), SOFT)
     yield text_at((left + right) / 2.0, 192.0, chart.axis, anchor="middle")
     yield upright(11.0, (top + bottom) / 2.0, chart.vertical_axis)
+
+
+def _pair_bars(chart: PairBars) -> Iterator[str]:
+    fastest = (range_[1] for row in chart.rows for range_ in row.ranges if range_)
+    most = max((*fastest, *(value or 0.0 for row in chart.rows for value in row.values), 1e-9))
+    across, bottom = scale(0.0, 1.04 * most, PLOT_START, PLOT_END), TOP + ROW * len(chart.rows)
+    colour = COLOURS[Tone.GOOD]
+    looks = tuple(f'fill="{fill}" stroke="{colour}" stroke-width="1.2"' for fill in ("#ffffff", colour))
+    bars = tuple(zip(("bar nothing", "bar"), looks, (7.0, 21.0), strict=True))
+    for (name, look, _), text, x in zip(bars, chart.names, (PLOT_START, PLOT_START + 110.0), strict=True):
+        yield rect(name, (x, 6.0), (10.0, 10.0), look)
+        yield text_at(x + 15.0, 15.0, text)
+    step = round_step(most / 4.0)
+    for tick in (step * place for place in range(math.floor(1.04 * most / step) + 1)):
+        yield line("rule", (across(tick), TOP), (across(tick), bottom), FAINT)
+        yield text_at(across(tick), bottom + 17.0, f"{tick:,.6g}", anchor="middle")
+    for place, row in enumerate(chart.rows):
+        y, tone = TOP + ROW * place, row.ratio.tone
+        yield text_at(LABEL_END, y + 18.0, row.label, size=13.0, anchor="end", colour=INK, weight=700)
+        yield text_at(LABEL_END, y + 32.0, row.note, anchor="end")
+        for (name, look, down), value, range_ in zip(bars, row.values, row.ranges, strict=True):
+            if value is not None:
+                yield rect(name, (PLOT_START, y + down), (across(value) - PLOT_START, 11.0), look)
+            if range_:
+                low, high, middle = across(range_[0]), across(range_[1]), y + down + 5.5
+                ends = (((x, middle - 3.5), (x, middle + 3.5)) for x in (low, high))
+                lines = ((low, middle), (high, middle)), *ends
+                yield from (line("halo", *own, "#ffffff", 'stroke-width="3.6"') for own in lines)
+                yield from (line("spread", *own, INK, 'stroke-width="1.4"') for own in lines)
+        yield text_at(TEXT_START, y + 25.0, row.ratio.marked, colour=COLOURS[tone], weight=700, tone=tone)
+    yield line("axis", (PLOT_START, TOP), (PLOT_START, bottom), INK)
+    yield line("axis", (PLOT_START, bottom), (PLOT_END, bottom), SOFT)
+    yield text_at((PLOT_START + PLOT_END) / 2.0, bottom + 35.0, chart.axis, anchor="middle")
 
 
 def _curve(chart: Curve) -> Iterator[str]:

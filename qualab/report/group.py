@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
+from qualab.analysis.speed import chain_of, speed_of
 from qualab.errors import ComparisonNotFound
 from qualab.model.comparison import Comparison
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS
-from qualab.model.report import Table
+from qualab.model.report import Block, Paragraph, Table
+from qualab.model.speed import Chain, WorkSpeed
 from qualab.report.source import Cells, table, verdict_cell
+from qualab.report.speed import ratio_cell
 from qualab.report.words import Words
 from qualab.run.prune import as_they_stand
 
@@ -40,12 +45,15 @@ class RankedCandidate:
     latency_p50_s: float | None = None
     speed: float | None = None
     """The baseline's median latency over the candidate's, both asked in step."""
+    works: tuple[WorkSpeed, ...] = ()
+    """Its speed over the baseline's, where `qualab speed` timed them."""
 
     @property
     def order(self) -> tuple[float, ...]:
         """Sorts candidates: smaller is better, unknown last."""
         quality = -VERDICTS.index(self.verdict) if self.verdict else 1
-        length, speed = (0.0 if value is None else -value for value in (self.acceptance_length, self.speed))
+        timed = geometric_mean(own.ratio.value for own in self.works) if self.works else self.speed
+        length, speed = (0.0 if value is None else -value for value in (self.acceptance_length, timed))
         return quality, length, 2.0 if self.zero_share is None else self.zero_share, speed
 
 
@@ -58,6 +66,8 @@ class RankedGroup:
     baseline_url: str
     label: str
     candidates: tuple[RankedCandidate, ...]
+    chain: Chain | None = None
+    """The arms in the plan's order, where all of them were timed."""
 
 
 def ranked_group(store: Store, group_id: str, *, now: datetime) -> RankedGroup:
@@ -66,12 +76,19 @@ def ranked_group(store: Store, group_id: str, *, now: datetime) -> RankedGroup:
     if not comparisons:
         raise ComparisonNotFound(f"There is no group '{group_id}'", hint="`qualab list` shows what there is")
     first = comparisons[0]
+    seen = {own.plan.group.name: store.observations(own.id) for own in comparisons if own.plan.group}
+    names = [name for name in first.plan.group.names if name in seen] if first.plan.group else []
+    arms, seed = {ArmName.BASELINE.value: store.observations(first.id), **seen}, first.plan.sampling.seed
+    timed = {name: speed_of(own, seed=seed) for name, own in seen.items()}
+    candidates = [_candidate(store, own) for own in comparisons]
+    candidates = [replace(own, works=speed.works if (speed := timed.get(own.name)) else ()) for own in candidates]
     return RankedGroup(
         id=group_id,
         model=first.plan.sampling.model,
         baseline_url=first.baseline_url,
         label=first.label,
-        candidates=tuple(sorted((_candidate(store, own) for own in comparisons), key=lambda own: own.order)),
+        candidates=tuple(sorted(candidates, key=lambda own: own.order)),
+        chain=chain_of([ArmName.BASELINE.value, *names], arms, seed=seed),
     )
 
 
@@ -143,3 +160,27 @@ def group_table(group: RankedGroup, words: Words) -> Table:
         notes=[words("group note", n=len(group.candidates))],
         dispensable=("latency", "zero", "speed"),
     )
+
+
+def speed_tables(group: RankedGroup, words: Words) -> Iterator[Block]:
+    """Lay out the candidates' speed by kind of work, and the factors of the arms in their order."""
+    works = {own.work: words.name(own.work) for candidate in group.candidates for own in candidate.works}
+    if works:
+        yield Paragraph(text=words("works timed"), is_muted=True)
+        rows: list[Cells] = [
+            {"candidate": own.name} | {speed.work.value: ratio_cell(speed.ratio, words) for speed in own.works}
+            for own in group.candidates
+        ]
+        yield table(
+            words, ("candidate", *works), rows, titles={work.value: name for work, name in works.items()}, legends={}
+        )
+    if chain := group.chain:
+        names = [words("baseline"), *(step.name for step in chain.steps)]
+        pairs = [*pairwise(names), (names[0], names[-1])]
+        ratios = [*(step.ratio for step in chain.steps), chain.whole]
+        rows = [
+            {"step": words("step of", before=before, name=name), "factor": ratio_cell(ratio, words)}
+            for (before, name), ratio in zip(pairs, ratios, strict=True)
+        ]
+        yield Paragraph(text=words("chain how", product=chain.product, agrees=chain.agrees + 1), is_muted=True)
+        yield table(words, ("step", "factor"), rows)

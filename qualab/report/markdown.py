@@ -16,6 +16,7 @@ from qualab.model.report import (
     Facts,
     Forest,
     Histogram,
+    PairBars,
     PairHistogram,
     Paragraph,
     Report,
@@ -41,6 +42,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield f"\n{escaped(report.subtitle)}"
     yield f"\n> **{_cell(report.verdict)}**  \n> {escaped(report.headline)}"
+    if report.gain:
+        yield f">\n> **{escaped(report.gain)}**"
     for section in report.sections:
         yield f"\n## {escaped(section.title)}"
         for block in section.blocks:
@@ -78,6 +81,10 @@ def block_lines(block: Block, labels: Mapping[str, str]) -> Iterator[str]:
             yield f"**{escaped(block.title)}**: {escaped(block.vertical_axis)}\n"
             rows = [[escaped(name), *map(count, own)] for name, own in zip(block.names, block.counts, strict=True)]
             yield from _table([block.axis, *block.edges], [False, *[True] * len(block.edges)], rows)
+        case PairBars():
+            yield f"{escaped(block.axis)}, {escaped(' / '.join(block.names))}\n"
+            for pair in block.rows:
+                yield f"- {escaped(f'{pair.label}, {pair.note}: {pair.text}')}, {_cell(pair.ratio)}"
         case Excerpt():
             yield f"### {escaped(block.title)}\n"
             yield from _facts(block.facts)

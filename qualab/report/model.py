@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from qualab.analysis.advice import payoff_of
 from qualab.model.engine import answers_by_replica
 from qualab.model.names import Language
 from qualab.model.report import Block, Report, Section
-from qualab.report import arms, scores, verdict
+from qualab.report import arms, scores, speed, verdict
 from qualab.report.audit import audit_blocks
 from qualab.report.flips import find_flips, flips_blocks
 from qualab.report.source import Source, under_its_plan, verdict_cell
@@ -23,6 +24,10 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "arms": arms.arms_blocks,
     "forest": verdict.forest_blocks,
     "audit": audit_blocks,
+    "speed": lambda source, words: speed.speed_blocks(source.payoff, words),
+    "capacity": lambda source, words: speed.capacity_blocks(source.payoff, words),
+    "limits": lambda source, words: speed.limits_blocks(source.payoff, words),
+    "advice": lambda source, words: speed.advice_blocks(source.payoff, words),
     "metrics": scores.metrics_blocks,
     "power": scores.power_blocks,
     "looks": scores.looks_blocks,
@@ -35,6 +40,8 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "methods": verdict.methods_blocks,
 }
 """In the order in which they are read. A section without blocks is left out."""
+OF_TIMES = ("speed", "capacity", "limits", "advice", "arms", "running")
+"""Those of a comparison without tasks, in their order."""
 LABELS = ("of", "contents", "shared", "nothing")
 
 
@@ -52,6 +59,7 @@ def report_model(store: Store, comparison_id: str, language: Language, *, plan_h
         analysis=analysis,
         observations=observations,
         by_replica=answers_by_replica(observations),
+        payoff=payoff_of(analysis, observations, seed=comparison.plan.sampling.seed),
         flips=find_flips(store, judged),
         signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
@@ -63,9 +71,11 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
     """Word a report with these sections, in this order."""
     comparison, analysis = source.comparison, source.analysis
     ended = comparison.finished_at or comparison.started_at or comparison.created_at
+    if source.has_no_tasks:
+        sections = [name for name in OF_TIMES if name in sections]
     blocks = {name: tuple(SECTIONS[name](source, words)) for name in sections}
     model = " / ".join(dict.fromkeys(source.models.values()))
-    tasks = ", ".join(source.plan.requested)
+    tasks = words("no tasks") if source.has_no_tasks else ", ".join(source.plan.requested)
     version = analysis.versions.get("qualab", "")
     return Report(
         comparison_id=comparison.id,
@@ -74,7 +84,8 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         title=words("title", model=model),
         subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=f"{ended:%Y-%m-%d}"),
         verdict=verdict_cell(analysis.verdict, words),
-        headline=verdict.headline(source, words),
+        headline=words("headline no tasks") if source.has_no_tasks else verdict.headline(source, words),
+        gain=speed.gain_line(source.payoff, words),
         sections=tuple(
             Section(id=name, title=words(f"section {name}"), blocks=own) for name, own in blocks.items() if own
         ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.model.engine import cells_of
 from qualab.model.reason import of
 from qualab.model.report import Block, Bullets, Paragraph
 from qualab.model.wording import count, percent, pp, proven, share
@@ -50,6 +51,8 @@ def planning_blocks(planning: Planning) -> Iterator[Block]:
         proves = "plan audit proves" if audit.provable_share else "plan audit proves nothing"
         proven = words(proves, **about, one_in=_about(int(1.0 / (audit.provable_share or 1.0))), outlook=audit)
         yield Paragraph(text=f"{proven} {words('plan audit costs', **about, n=audit.n_asked_again)}")
+    if speed := plan.speed:
+        yield Paragraph(text=words("plan speed", n=len(cells_of(speed)), budget=speed.budget_s, speed=speed))
     if planning.unproven:
         yield Bullets(title=words("plan unproven"), items=words.reasons(planning.unproven))
     elif metrics and not planning.unplanned:

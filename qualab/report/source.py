@@ -12,6 +12,7 @@ from qualab.model.items import Answer, Item, ScoreFlip
 from qualab.model.names import ArmName, Objective, Verdict
 from qualab.model.plan import Plan
 from qualab.model.report import NOTHING, TONES, Cell, Column, Row, Table
+from qualab.model.speed import Payoff
 from qualab.report.words import FORMS, Words
 
 
@@ -38,6 +39,9 @@ class Flips:
     """For tasks that generate."""
 
 
+NOT_MEASURED = Payoff(speed=None, capacity=None, limits=None, advice=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Everything about one comparison that a report shows."""
@@ -52,11 +56,17 @@ class Source:
     """None where no scores are stored."""
     signoffs: Sequence[SignOff] = ()
     seal: str = ""
+    payoff: Payoff = NOT_MEASURED
 
     @property
     def is_after_data(self) -> bool:
         """True where the analysis follows a plan that was made after the data."""
         return self.analysis.plan_hash != self.comparison.plan_hash
+
+    @property
+    def has_no_tasks(self) -> bool:
+        """True where the pair was only timed."""
+        return not self.plan.tasks
 
     @property
     def plan(self) -> Plan:

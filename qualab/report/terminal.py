@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from qualab.analysis.advice import payoff_of
 from qualab.model.engine import EngineSummary, Observation, Preflight, Treatment, answers_by_replica
 from qualab.model.names import ArmName
 from qualab.model.report import (
@@ -23,6 +24,7 @@ from qualab.model.report import (
     Facts,
     Forest,
     Histogram,
+    PairBars,
     Paragraph,
     Side,
     Table,
@@ -34,6 +36,7 @@ from qualab.report.audit import audit_lines
 from qualab.report.model import model_of
 from qualab.report.planning import planning_blocks
 from qualab.report.source import Cells, Source, table, verdict_cell
+from qualab.report.speed import advice_table
 from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
@@ -71,14 +74,18 @@ def make_console(*, is_error: bool = False) -> Console:
 
 
 def print_analysis(
-    console: Console, comparison: Comparison, analysis: Analysis, *, observations: Sequence[Observation] = ()
+    console: Console, comparison: Comparison, analysis: Analysis, observations: Sequence[Observation] = ()
 ) -> None:
-    """Draw a comparison's report as it was found under the analysis's plan; `observations` tell of replicas."""
-    source = Source(comparison=comparison, analysis=analysis, by_replica=answers_by_replica(observations))
+    """Draw a comparison's report as it was found under the analysis's plan."""
+    source = Source(
+        comparison=comparison,
+        analysis=analysis,
+        by_replica=answers_by_replica(observations),
+        payoff=payoff_of(analysis, observations, seed=comparison.plan.sampling.seed),
+    )
     report = model_of(source, ENGLISH, sections=SECTIONS)
     under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
-    *sections, verdict = report.sections
-    for section in sections:
+    for section in (own for own in report.sections if own.id != "verdict"):
         console.print(Text(section.title, style="bold"))
         blocks = (block for block in section.blocks if not isinstance(block, Histogram))
         print_blocks(console, blocks, command=f"qualab show {comparison.id}{under}")
@@ -87,7 +94,11 @@ def print_analysis(
     print_hanging(console, report.headline)
     for line in audit_lines(analysis.audit, ENGLISH) if analysis.audit else ():
         print_hanging(console, line)
-    print_blocks(console, verdict.blocks)
+    print_blocks(console, (block for own in report.sections if own.id == "verdict" for block in own.blocks))
+    if report.gain:
+        print_hanging(console, report.gain, style="bold")
+    if source.payoff.advice:
+        print_blocks(console, [advice_table(source.payoff.advice, ENGLISH, has_evidence=False)])
     print_hanging(console, report.footer, style="dim")
 
 
@@ -228,6 +239,9 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = ""
             case Forest():
                 for row in block.rows:
                     print_hanging(console, f"{row.label}: {row.text}, {row.verdict.text}")
+            case PairBars():
+                for pair in block.rows:
+                    print_hanging(console, f"{pair.label}, {pair.note}: {pair.text}, {pair.ratio.text}")
 
 
 def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2, style: str | None = None) -> None:

@@ -95,7 +95,7 @@ class Arm:
 
     def check_answered(self) -> None:
         """Raise RunStopped where all of the plan failed; a resumed run's part of it is for the analysis to judge."""
-        if self.missing == self.total:
+        if self.missing == self.total > 0:
             raise self.stopped(Reason("stopped.no-answers", {"total": self.total}))
 
     def stopped(self, why: Reason) -> RunStopped:

@@ -40,7 +40,7 @@ from qualab.run.bank import banked_answers, sample_left, sample_run
 from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
-from qualab.run.run import check_again, checked_pair, claimed, load, prepared, record, set_status, to_the_end
+from qualab.run.run import check_again, checked_pair, claimed, load, prepared, record, set_status, time_arms, to_the_end
 from qualab.settings import Settings, check_given
 
 
@@ -77,7 +77,7 @@ async def start_group(
     check_given(settings)
     pairs = settings.pairs
     first, *others = pairs
-    async with _opened(services, settings.baseline, settings.candidates, settings.policy) as arms:
+    async with opened_pairs(services, settings.baseline, settings.candidates, settings.policy) as arms:
         with _of_candidate(first):
             also = [arms[name] for name in others]
             tasks, plan, items, checked = await prepared(services, pairs[first], arms[first], frozen, others=also)
@@ -108,7 +108,7 @@ async def start_group(
             runs.append(Run(services, comparison, tasks, items, arms[name]))
         banked = banked_answers(services.store, plan, items)
         services.store.create(runs[0].comparison, items, banked, more=[run.comparison for run in runs[1:]])
-        with way_on(group_id), _held(runs):
+        with way_on(group_id), held(runs):
             for run, seen in zip(runs, all_checked, strict=True):
                 record(run, seen)
             return await _to_the_ends(group_id, runs)
@@ -130,9 +130,9 @@ async def resume_group(
     here = {**known[0].local, **(local or {})}
     tasks = await load(services, lambda: prepare.tasks_again(services, known[0], here))
     items, urls = list(store.items(known[0].id)), {_name(own): own.candidate_url for own in known}
-    async with _opened(services, known[0].baseline_url, urls, known[0].plan.policy) as arms:
+    async with opened_pairs(services, known[0].baseline_url, urls, known[0].plan.policy) as arms:
         runs = [Run(services, own, tasks, items, arms[_name(own)]) for own in known]
-        with way_on(group_id), _held(runs):
+        with way_on(group_id), held(runs):
             for run in runs:
                 with _of_candidate(_name(run.comparison)):
                     await check_again(run, here)
@@ -147,7 +147,7 @@ def _name(comparison: Comparison) -> str:
 
 
 @asynccontextmanager
-async def _opened(
+async def opened_pairs(
     services: Services, baseline: str, candidates: Mapping[str, str], policy: RequestPolicy
 ) -> AsyncIterator[dict[str, Endpoints]]:
     """Open each candidate's pair.
@@ -182,7 +182,7 @@ def _of_candidate(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _held(runs: Iterable[Run]) -> Iterator[None]:
+def held(runs: Iterable[Run]) -> Iterator[None]:
     """Hold every run's claim, with heartbeats, until the last has ended."""
     with ExitStack() as stack:
         for run in runs:
@@ -196,6 +196,8 @@ async def _to_the_ends(group_id: str, runs: Sequence[Run]) -> GroupResult:
     outcomes: dict[str, Analysis | RunStopped] = {}
     try:
         first, *others = await _ask_together(group_id, runs)
+        if to_time := [member.run for member in (first, *others) if not member.stop]:
+            await time_arms(to_time)
         for member in (*others, first):  # the first may stand for all in a queue
             run, name = member.run, _name(member.run.comparison)
             if member.stop:

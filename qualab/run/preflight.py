@@ -26,7 +26,7 @@ from qualab.model.items import (
     sent_name,
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
-from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan, TaskSpec
 from qualab.model.reason import Reason
 from qualab.model.registry import urls_of
 from qualab.report.words import ENGLISH
@@ -51,6 +51,8 @@ PROBE_TEXTS = (
 COUNTER_PAUSES_S = (0.5, 1.0)
 """Engines update their counters now and then."""
 N_TOKENIZED = 5
+ROOM_TO_ANSWER = 256
+"""Tokens of answer and template beside a long prompt."""
 
 NO_ECHO = (
     "{task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
@@ -120,6 +122,30 @@ async def inspect_arms(endpoints: Endpoints, *, model: str, say: Callable[[str],
     return {arm: answer is True for arm, answer in answers.items()}
 
 
+async def fitting_tasks(
+    pairs: Sequence[Endpoints], tasks: Sequence[TaskSpec], model: str, *, is_frozen: bool, say: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Name the tasks whose prompts fit into every arm's context, and say which do not; of one untold all do.
+
+    Raises InvalidValue where none fits, or not all of a frozen plan, and as `inspect_arms`.
+    """
+    lengths = {task.name: task.prompt_tokens + ROOM_TO_ANSWER for task in tasks if task.prompt_tokens}
+    contexts: list[int] = []
+    for endpoints in pairs if lengths else ():
+        await inspect_arms(endpoints, model=model, say=say)
+        engines = await asyncio.gather(*(endpoint.engine(model=model) for endpoint in endpoints.values()))
+        contexts += [engine.max_model_len for engine in engines if engine.max_model_len]
+    too_long = [name for name, tokens in lengths.items() if contexts and tokens > min(contexts)]
+    fitting = tuple(task.name for task in tasks if task.name not in too_long)
+    if too_long:
+        message = f"{', '.join(too_long)}: too long for the context of {min(contexts):,} tokens"
+        if is_frozen or not fitting:
+            hint = f"Plan again with {','.join(fitting)}" if fitting else "Choose shorter tasks, as long_1k"
+            raise InvalidValue(message, hint=f"{hint}, or serve both arms with a larger max_model_len")
+        say(f"Left out {message}")
+    return fitting
+
+
 async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
     """Read each engine's counters at once."""
     counters = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
@@ -153,6 +179,8 @@ async def check_arms(
     tokens = {arm: sha256(canonical_json(own)) for arm, own in zip(telling, ids, strict=True)}
     known = [arm for arm in arms if arm in before.engines]
     findings = [finding for arm in known for finding in _changes(arm, before.engines[arm], now[arm])]
+    if not plan.tasks:  # timed alone: engines may differ
+        return Preflight(engines=now, findings=tuple(findings))
     findings += _engine_findings(engines)
     if len({*{**before.tokens, **tokens}.values()}) > 1:
         findings.append(_finding("preflight.tokenizers-differ", SAME))
@@ -269,9 +297,15 @@ def trial_items(items: Sequence[Item]) -> list[Item]:
     for item in items:
         settings = canonical_json(_settings(item)) if item.kind is RequestKind.GENERATION else ""
         known = shortest.get(settings)
-        if known is None or len(item.prompts[0].text) < len(known.prompts[0].text):
+        if known is None or _most_tokens(item) < _most_tokens(known):
             shortest[settings] = item
     return list(shortest.values())
+
+
+def _most_tokens(item: Item) -> float:
+    """Estimate a prompt's length: four letters of English a token; of other scripts, for the worst, a byte."""
+    text = item.prompts[0].text
+    return len(text.encode(errors="surrogatepass")) - 0.75 * len(text)
 
 
 def _settings(item: Item) -> dict[str, object]:

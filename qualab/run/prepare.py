@@ -83,10 +83,11 @@ class Run:
         return self.comparison.id
 
 
-def task_options(settings: Settings, frozen: Plan | None = None) -> TaskOptions:
+def task_options(settings: Settings, frozen: Plan | None = None, *, only: tuple[str, ...] | None = None) -> TaskOptions:
     """Return the harness's options; data sets are read at the commits that a frozen plan records."""
     return TaskOptions(
         names=settings.tasks,
+        only=only,
         num_fewshot=settings.num_fewshot,
         limit=settings.limit,
         gen_kwargs=settings.gen_kwargs or None,
@@ -113,6 +114,7 @@ def planned_options(plan: Plan, local: Mapping[str, str]) -> TaskOptions:
     """Return the options that load a stored plan's tasks again."""
     return TaskOptions(
         names=plan.requested,
+        only=tuple(task.name for task in plan.tasks),
         num_fewshot=plan.num_fewshot,
         limit=plan.limit,
         gen_kwargs=plan.sampling.gen_kwargs or None,
@@ -138,6 +140,7 @@ def local_of(settings: Settings) -> dict[str, str]:
         "checkpoint": str(Path(settings.checkpoint).resolve()) if settings.checkpoint else "",
         "pods": arms_text(settings.pods),
         "containers": arms_text(settings.containers),
+        **({"speed_prompts": str(settings.speed_prompts.resolve())} if settings.speed_prompts else {}),
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +17,13 @@ from qualab.analysis.replicas import known_fingerprints
 from qualab.analysis.scoring import score_answers
 from qualab.errors import (
     ComparisonBusy,
+    ComparisonNotFound,
     EndpointMisconfigured,
     InvalidValue,
     PairDiffers,
     QualabError,
     RunStopped,
+    StoreError,
     UsageError,
     WrongState,
 )
@@ -34,6 +36,7 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestK
 from qualab.model.plan import Plan
 from qualab.model.reason import Reason
 from qualab.model.registry import signed_off
+from qualab.report.words import ENGLISH
 from qualab.run import preflight, prepare
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.audit import BASELINE_AWAY, audit_answers, telling_ids
@@ -43,6 +46,7 @@ from qualab.run.preflight import BASELINE, CANDIDATE, Endpoints
 from qualab.run.prepare import PairServices, Run, Services
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.replicas import check_arms, leave_out_dead, look_again, record_replicas
+from qualab.run.speed import measure_speed
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
 
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 
 FINGERPRINTED = range(500)
 """Items whose answers tell an arm's fingerprints, of which what goes on has to have one: replicas take turns."""
+FREE_WITHIN_S = 60
+"""Seconds that timing waits for hosts that other comparisons use."""
 
 
 async def start(
@@ -188,7 +194,7 @@ async def audit(
                 await check_again(run, here)
             await audit_answers(run, planned)
             await record_replicas(run, run.endpoints)
-            return await _analysed(run)
+            return await analysed_run(run)
 
 
 def lacks_baseline(store: Store, comparison_id: str) -> bool:
@@ -259,10 +265,16 @@ async def prepared(
     tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
         prepare.check_unchanged(frozen, tasks)
+    say = services.progress.phase
+    fitting = await preflight.fitting_tasks(
+        (endpoints, *others), tasks.tasks, settings.model, is_frozen=bool(frozen), say=say
+    )
+    if len(fitting) < len(tasks.tasks):
+        tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, only=fitting)))
     local = prepare.local_of(settings)
     checkpoint_hash = frozen.pins.checkpoint_hash if frozen else ""
     if frozen is None and local["checkpoint"]:
-        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=services.progress.phase)
+        checkpoint_hash = await services.pins.checkpoint_hash(Path(local["checkpoint"]), say=say)
     assumptions = frozen.assumptions if frozen else None
     plan = prepare.make_plan(settings, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
     store = services.store if isinstance(services, Services) else None  # a preflight has one where there is a bank
@@ -271,7 +283,7 @@ async def prepared(
     if frozen:
         prepare.check_frozen(frozen, plan)
         plan = frozen
-    tokenize = await preflight.inspect_arms(endpoints, model=settings.model, say=services.progress.phase)
+    tokenize = await preflight.inspect_arms(endpoints, model=settings.model, say=say)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
     if scores and named is None and not tokenize[BASELINE]:
@@ -393,6 +405,37 @@ def alone_on_hosts(services: Services, comparison_id: str) -> Iterator[None]:
             store.free_hosts(comparison_id, runner=runner)
 
 
+async def time_arms(runs: Sequence[Run]) -> None:
+    """Time arms as their plan says, alone on their hosts. Raises as `measure_speed`, and ComparisonBusy.
+
+    After tasks it waits a while for the hosts, and what still keeps it from its end is told of alone.
+    """
+    services, plan = runs[0].services, runs[0].plan
+    if plan.speed is None:
+        return
+    try:
+        with ExitStack() as stack:
+            for run in runs:
+                stack.enter_context(kept_alive(run))
+            for n_left in reversed(range(FREE_WITHIN_S if plan.tasks else 1)):
+                try:
+                    for run in runs:
+                        stack.enter_context(alone_on_hosts(services, run.id))
+                    break
+                except ComparisonBusy:
+                    if not n_left:
+                        raise
+                await asyncio.sleep(1.0)
+            await measure_speed(runs, plan.speed)
+    except (StoreError, ComparisonNotFound):
+        raise
+    except QualabError as error:
+        if not plan.tasks:
+            raise
+        of_all = plan.group.id if plan.group else runs[0].id
+        services.progress.phase(ENGLISH.reason(Reason("speed-lack.stopped", {"why": error.message, "id": of_all})))
+
+
 async def to_the_end(run: Run) -> Analysis | None:
     """Ask what is missing, score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     await _ask_arms(run)
@@ -400,10 +443,11 @@ async def to_the_end(run: Run) -> Analysis | None:
         set_status(run, ComparisonStatus.INTERRUPTED)  # until the candidate's turn, whatever becomes of its server
         return None
     set_status(run, ComparisonStatus.ANSWERED)
-    return await _analysed(run)
+    return await analysed_run(run)
 
 
-async def _analysed(run: Run) -> Analysis:
+async def analysed_run(run: Run) -> Analysis:
+    """Score and analyse what is stored, and store the result. Raises ScoringTimedOut."""
     run.services.progress.phase("Scoring and analysing")
     store = run.services.store
 
@@ -443,6 +487,8 @@ async def _ask_arms(run: Run) -> None:
             await count_tokens(run)
         if run.plan.audit:
             await audit_answers(run, run.plan.audit)
+        if not run.plan.group:
+            await time_arms([run])
         await look_again(run)
     except RunStopped as stop:
         await record_replicas(run, run.endpoints)

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from qualab.analysis.advice import payoff_of
 from qualab.analysis.analyse import analyse
 from qualab.analysis.imported import ImportedTasks, ScoresAlone
 from qualab.analysis.scoring import answered_items, raw_value, scores_of, summary_of
-from qualab.errors import InfrastructureError, InvalidValue, PlanChanged, UsageError
+from qualab.errors import ComparisonNotFound, InfrastructureError, InvalidValue, PlanChanged, UsageError
 from qualab.model.canonical import canonical_json, plain, plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, JsonObject, Reply, Score
@@ -21,11 +22,25 @@ from qualab.model.names import Api, ArmName, Verdict
 from qualab.model.plan import DecisionRule, Plan, TaskSpec
 from qualab.model.ports import ScoredTasks
 from qualab.model.reason import Reason
+from qualab.model.speed import Payoff
 from qualab.run.prepare import Services, check_rule_names, refuse_imported, tasks_again
 from qualab.run.sign import analysed
 
+if TYPE_CHECKING:
+    from qualab.store import Store
+
 ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential", "bank")
 """Parts that another plan has to share with the comparison's own: they say what was asked of what."""
+
+
+def payoff_in(store: Store, comparison_id: str, part: str) -> Payoff:
+    """Compute what a stored comparison's drafter costs and gains. Raises ComparisonNotFound without this part of it."""
+    comparison, analysis = analysed(store, comparison_id)
+    payoff = payoff_of(analysis, store.observations(comparison.id), seed=comparison.plan.sampling.seed)
+    if getattr(payoff, part) is None and not (part == "limits" and payoff.capacity):
+        hint = f"qualab {'limits' if part == 'limits' else 'speed'} {comparison.id} measures it"
+        raise ComparisonNotFound(f"Nothing is known of {part}: it was not measured", hint=hint, code="not-measured")
+    return payoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

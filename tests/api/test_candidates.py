@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.conftest import EXPERIMENT, OFF, ON, Make, Service, at_work, check_problem
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure
+from tests.app.payoffs import observe
 from tests.waiting import wait_for
 
 SECOND = "http://127.0.0.1:8003/v1"
@@ -144,3 +145,20 @@ def test_a_first_candidate_that_fails_early_stands_for_its_group_to_the_end(thre
 def test_bad_candidates_are_refused(three: Service, changes: dict[str, Any], field: str) -> None:
     problem = check_problem(three.client.post("/v1/comparisons", json=sent(**changes)), 422, "invalid-value")
     assert [one["field"] for one in problem["errors"]] == [field]
+
+
+def test_a_group_shows_speed_by_kind_of_work_and_the_chain_of_its_arms(three: Service) -> None:
+    group = group_of(three, three.client.post("/v1/comparisons", json=sent()).json()["id"])
+    assert (group["chain"], {len(one["works"]) for one in group["candidates"]}) == (None, {0})
+    with three.store as store:
+        for one in group["candidates"]:
+            observe(store, one["comparison_id"])
+    timed = three.client.get(f"/v1/groups/{group['id']}").json()
+    assert [[own["work"] for own in one["works"]] for one in timed["candidates"]] == [["copy", "prose"]] * 2
+    chain = timed["chain"]
+    assert [own["name"] for own in chain["steps"]] == list(CANDIDATES)
+    assert chain["agrees"]
+    assert chain["product"] == pytest.approx(chain["whole"]["value"], rel=0.01)
+    page = three.client.get(f"/groups/{group['id']}?lang=en").text
+    for text in ("copying", "baseline → k3", "k3 → eagle", "baseline → eagle", "agrees with it"):
+        assert text in page

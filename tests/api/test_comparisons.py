@@ -105,6 +105,7 @@ def test_a_filter_that_is_wrong_is_named(idle: Service) -> None:
 
 def test_ids_that_nothing_has_are_not_found(working: Service) -> None:
     paths = ["", "/verdict", "/metrics", "/preflight", "/acceptance", "/plan", "/items", "/items/0", "/analyses"]
+    paths += ["/speed", "/limits", "/advice"]
     beginning = working.finished()[:-1]
     for comparison_id in ("20260102-030405-00000000", "%00", "a b", "x" * 500, "..%2F..", beginning):
         for path in (*paths, "/events"):

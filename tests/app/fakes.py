@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from qualab.harness.process import Harness
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Counters, Drafting, Engine, EngineKind, Preflight
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
-from qualab.model.plan import MetricSpec, Plan, RequestPolicy, TaskSpec
+from qualab.model.plan import NO_TASKS, MetricSpec, Plan, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter, Progress, TaskOptions
 from qualab.model.registry import Heartbeat
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
@@ -136,9 +137,9 @@ class FakeHarness:
     tasks: FakeTasks = field(default_factory=FakeTasks)
     seen: list[TaskOptions] = field(default_factory=list)
 
-    def load(self, options: TaskOptions) -> FakeTasks:
+    def load(self, options: TaskOptions) -> Any:
         self.seen.append(options)
-        return self.tasks
+        return Harness(tasks_dir=Path()).load(options) if options.names == NO_TASKS else self.tasks
 
     def stop(self) -> None: ...
 

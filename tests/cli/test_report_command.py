@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from qualab.bootstrap import store_at
 from qualab.model.ports import ComparisonFilter
+from tests.app.payoffs import observe
 from tests.cli.conftest import Command
 
 
@@ -61,3 +64,22 @@ def test_what_cannot_be_written_is_one_line(qualab: Command, database: Path, nam
     done = qualab("report", name, "-o", "no/such/folder/x.pdf", "--db", database)
     assert (done.code, "Cannot write no/such/folder/x.pdf" in done.err, "Traceback" in done.err) == (2, True, False)
     assert qualab("report", name, "--plan", "zz", "--db", database).code == 2
+
+
+def test_advise_tells_where_to_turn_the_drafter_on_once_something_was_measured(
+    qualab: Command, database: Path, name: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "qualab.db"
+    shutil.copy(database, own)
+    done = qualab("advise", name, "--db", own)
+    assert (done.code, done.out) == (2, "")
+    assert f"qualab speed {name}" in done.err
+    with store_at(str(own)) as store:
+        observe(store, name)
+    shown = qualab("advise", name, "--db", own).out
+    assert re.search(r"everything else +any +any +▼ OFF +quality is worse", shown)
+    (route,) = qualab.json("advise", name, "--db", own)["routes"]
+    assert (route["turn"], route["evidence"][0]["code"]) == ("off", "advice.regression")
+    told = qualab("show", name, "--db", own).out
+    assert "2.2 × faster on copying" in told
+    assert re.search(r"everything else +any +any +▼ OFF *\n", told)

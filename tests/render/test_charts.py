@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from qualab.model.report import Bar, Cell, Forest, ForestRow, Histogram, Tone
+from qualab.model.report import Bar, Cell, Forest, ForestRow, Histogram, PairBar, PairBars, Tone
 from qualab.report.charts import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,11 +28,23 @@ HISTOGRAM = Histogram(
 )
 
 
-def parsed(chart: Forest | Histogram) -> ET.Element:
+FASTER = PairBar(
+    label="copying",
+    note="256 tokens",
+    values=(20.0, 44.0),
+    ranges=((19.0, 21.0), None),
+    text="20.0 / 44.0",
+    ratio=Cell(text="×2.20", tone=Tone.GOOD),
+)
+PAIRS = PairBars(rows=(FASTER,), names=("baseline", "candidate"), axis="tokens a second", description="copying: ×2.20")
+Drawn = Forest | Histogram | PairBars
+
+
+def parsed(chart: Drawn) -> ET.Element:
     return ET.fromstring(draw(chart))
 
 
-def texts(chart: Forest | Histogram) -> list[str]:
+def texts(chart: Drawn) -> list[str]:
     return ["".join(one.itertext()) for one in parsed(chart).iter(f"{SVG}text")]
 
 
@@ -41,13 +53,16 @@ def x_of(pattern: str) -> list[float]:
 
 
 FOREST_TEXTS = ("gsm8k", "exact_match,none", ROW.text, "? INCONCLUSIVE", "difference (pp)", "margin", "← worse")
+PAIRS_TEXTS = ("copying", "256 tokens", "baseline", "candidate", "✓ ×2.20", "tokens a second", "0", "20", "40")
 HISTOGRAM_TEXTS = ("gsm8k: 10 rounds", "50.0 %", "25.0 %", "accepted", "share (%)", "0", "1")
 
 
 @pytest.mark.parametrize(
-    ("chart", "expected"), [(FOREST, (*FOREST_TEXTS, "better →")), (HISTOGRAM, HISTOGRAM_TEXTS)], ids=["forest", "bars"]
+    ("chart", "expected"),
+    [(FOREST, (*FOREST_TEXTS, "better →")), (HISTOGRAM, HISTOGRAM_TEXTS), (PAIRS, PAIRS_TEXTS)],
+    ids=["forest", "bars", "pairs"],
 )
-def test_a_chart_says_its_numbers_and_its_axes(chart: Forest | Histogram, expected: tuple[str, ...]) -> None:
+def test_a_chart_says_its_numbers_and_its_axes(chart: Drawn, expected: tuple[str, ...]) -> None:
     assert [text for text in expected if text not in texts(chart)] == []
     assert parsed(chart).get("aria-label") == chart.description
 
@@ -87,3 +102,15 @@ def test_text_is_never_markup(hostile: str) -> None:
     assert hostile in texts(chart)
     assert parsed(chart).get("aria-label") == hostile
     assert not list(parsed(chart).iter(f"{SVG}script"))
+
+
+def test_bars_of_a_pair_are_as_long_as_their_values_and_only_known_ones_are_drawn() -> None:
+    def widths(chart: PairBars) -> dict[str, float]:
+        drawn = re.findall(r'<rect class="(bar(?: nothing)?)" x="226.0" y="[3-9][\d.]+" width="([\d.]+)"', draw(chart))
+        return {name: float(width) for name, width in drawn}
+
+    both = widths(PAIRS)
+    assert both["bar"] / both["bar nothing"] == pytest.approx(2.2, abs=0.01)
+    assert draw(PAIRS).count('class="spread"') == 3  # the baseline's whisker and its ends
+    alone = replace(PAIRS, rows=(replace(FASTER, values=(20.0, None), ranges=(None, None)),))
+    assert (list(widths(alone)), 'class="spread"' in draw(alone)) == (["bar nothing"], False)

@@ -33,12 +33,14 @@ def test_the_catalog_names_every_task_and_pins_every_revision_but_the_one_that_n
     hub = {name: entry for name, entry in CATALOG["datasets"].items() if not entry.get("bundled")}
     assert [name for name, entry in hub.items() if "revision" not in entry] == ["HAERAE-HUB/HAE_RAE_BENCH"]
     known = {name for entry in CATALOG["benchmarks"].values() for name in (*entry.get("groups", ()), *entry["tasks"])}
-    assert list(CATALOG["suites"]) == ["release", "published-34", "demo", "stress"]
+    assert list(CATALOG["suites"]) == ["release", "published-34", "demo", "stress", "long"]
     assert all(set(suite["tasks"]) <= known for suite in CATALOG["suites"].values())
-    files = [file for folder in ("korean", "demo", "stress") for file in sorted((TASKS_DIR / folder).glob("*.yaml"))]
+    files = [
+        file for folder in ("korean", "demo", "stress", "long") for file in sorted((TASKS_DIR / folder).glob("*.yaml"))
+    ]
     lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
     names = [line.split(": ")[1] for line in lines if line.startswith(("task: ", "group: "))]
-    assert len(names) == len(files) == 17
+    assert len(names) == len(files) == 22
     assert set(names) <= known
 
 

@@ -40,6 +40,8 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "seconds": "{:.2f} s".format,
     "score": "{:.4f}".format,
     "times": "×{:.2f}".format,
+    "ratio": lambda ratio: f"{ratio:.{1 if ratio >= 2.0 else 2}f}",
+    "rate": "{:.1f}".format,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
     "per": wording.one_in,

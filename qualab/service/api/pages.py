@@ -31,7 +31,7 @@ from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, share, visible_text
 from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
-from qualab.report.group import group_table, group_title, ranked_group
+from qualab.report.group import group_table, group_title, ranked_group, speed_tables
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
@@ -262,7 +262,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             trouble=trouble,
             report=report,
             worst=worst,
-            has_items=summary.status is ComparisonStatus.FINISHED,
+            has_items=summary.status is ComparisonStatus.FINISHED and summary.n_items > 0,
             group=store.get(summary.id).plan.group if summary.plan_hash else None,
             signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
             statuses={status: words(f"status {status}") for status in ComparisonStatus},
@@ -283,7 +283,7 @@ def group(call: Reader, group_id: str) -> Response:
     context, words = call.context, Words(language=words_of(call.request).language)
     ranked = ranked_group(context.store, group_id, now=context.services.clock.now())
     title, ranks = group_title(ranked, words), group_table(ranked, words)
-    return page(call.request, "group", group=ranked, title=title, table=ranks)
+    return page(call.request, "group", group=ranked, title=title, table=ranks, timed=list(speed_tables(ranked, words)))
 
 
 # items

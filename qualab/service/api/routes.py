@@ -25,12 +25,14 @@ from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat
 from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
+from qualab.model.speed import Advice, Capacity, Limits, Payoff, Speed
 from qualab.model.wording import storable_text
 from qualab.report.group import RankedGroup, ranked_group
 from qualab.report.model import report_model
 from qualab.run.bank import add_bank
 from qualab.run.prepare import FrozenPlan, to_document
 from qualab.run.sign import sign_off
+from qualab.run.stored import payoff_in
 from qualab.run.verify import Verification, verify
 from qualab.service import reading, requests
 from qualab.service.api.answers import TAG, answer, encoded, etag_of, tagged
@@ -133,6 +135,14 @@ class PreflightDetail:
     differences: tuple[Difference, ...]
     pins: tuple[PinFound, ...]
     error: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsDetail:
+    """Show what was found of limits, and of the KV cache; None where nothing was."""
+
+    limits: Limits | None
+    capacity: Capacity | None
 
 
 # from a request to its end
@@ -266,6 +276,30 @@ def acceptance(call: Reader, comparison_id: str) -> Response:
         message = f"The analysis of {comparison_id} did not look into engines"
         raise WrongState(message, hint="Analyse it again", code="not-yet")
     return answer(call.request, treatment)
+
+
+@router.get(COMPARISON + "/speed", tags=["comparisons"], **shows(Speed, 404, 409))
+def speed(call: Reader, comparison_id: str) -> Response:
+    """Read both arms' speed by kind of work, length and load, with the ratios."""
+    return answer(call.request, _payoff(call, comparison_id, "speed").speed)
+
+
+@router.get(COMPARISON + "/limits", tags=["comparisons"], **shows(LimitsDetail, 404, 409))
+def limits(call: Reader, comparison_id: str) -> Response:
+    """Read the room in both arms' KV caches, and the longest prompts that they answer rightly."""
+    payoff = _payoff(call, comparison_id, "limits")
+    return answer(call.request, LimitsDetail(limits=payoff.limits, capacity=payoff.capacity))
+
+
+@router.get(COMPARISON + "/advice", tags=["comparisons"], **shows(Advice, 404, 409))
+def advice(call: Reader, comparison_id: str) -> Response:
+    """Read where to turn the drafter on: routes by kind of work, length and load; the first that matches counts."""
+    return answer(call.request, _payoff(call, comparison_id, "advice").advice)
+
+
+def _payoff(call: Call, comparison_id: str, part: str) -> Payoff:
+    reading.comparison_of(call.context, comparison_id)  # a beginning of its id is none
+    return payoff_in(call.context.store, comparison_id, part)
 
 
 @router.get(COMPARISON + "/plan", tags=["comparisons"], **shows(PlanDocument, 404, 409))
