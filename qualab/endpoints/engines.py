@@ -288,9 +288,11 @@ def _cache_tokens(metrics: Metrics) -> int | None:
     # SGLang's, TensorRT-LLM's and vLLM's metrics tell
     tokens = metrics.sum("max_total_num_tokens")
     blocks, size = metrics.sum("kv_cache_max_blocks"), metrics.sum("kv_cache_tokens_per_block")
-    told = [metrics.settings.get(f"cache_config.{name}", "") for name in ("num_gpu_blocks", "block_size")]
-    if all(map(str.isdecimal, told)):
-        blocks, size = (metrics.sum("cache_config_info") or 0) * int(told[0]), int(told[1])  # 1 for each engine
+    if n_engines := metrics.sum("cache_config_info"):  # of which old versions tell blocks alone
+        names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+        told = (metrics.settings.get(f"cache_config.{name}", "") for name in names)
+        whole, blocks, size = (int(text) if text.isdecimal() else 0 for text in told)
+        tokens, blocks = n_engines * whole or None, n_engines * blocks
     for iteration in metrics.iterations or ():
         stats = iteration.get("kvCacheStats")
         if isinstance(stats, dict):

@@ -113,7 +113,8 @@ class _Ladder:
     advertised: int | None = None
 
     def say(self, text: str) -> None:
-        self.services.progress.phase(f"{self.arm}: {text}")
+        group = self.runs[0].plan.group if self.arm is ArmName.CANDIDATE else None
+        self.services.progress.phase(f"{group.name if group else self.arm}: {text}")
 
     def next(self, own: Sequence[Probe]) -> tuple[int, Language] | None:
         return next_probe(own, self.advertised, output_tokens=self.options.output_tokens, start=self.options.start)
@@ -134,7 +135,8 @@ class _Ladder:
             self.say(f"{step[0]:,} tokens, {ENGLISH.name(step[1])}{self._left(own)}")
             probe = await self._probe(probes, *step)
             facts = f", {probe.n_right} of {probe.n_needles} facts" if probe.outcome in ANSWERED else ""
-            self.say(f"{probe.outcome}{facts}, {probe.latency_s:.1f} s{f' ({probe.error})' * bool(probe.error)}")
+            back = "" if probe.recovered_s is None else f"; the server was back after {probe.recovered_s:.0f} s"
+            self.say(f"{probe.outcome}{facts}, {probe.latency_s:.1f} s{f' ({probe.error})' * bool(probe.error)}{back}")
             if probe.died and probe.recovered_s is None:
                 return
 
@@ -188,7 +190,7 @@ class _Ladder:
             outcome = outcome_of(
                 text, n_right, expected=needles_expected(probes, language), is_cut=(told or tokens) < 0.9 * tokens
             )
-            error = "" if outcome is Outcome.RIGHT else " ".join(text.split())[:200]
+            error = "" if outcome is Outcome.RIGHT else " ".join(text.split())[:80]
         return Probe(
             arm=self.arm,
             seen_at=self.services.clock.now(),

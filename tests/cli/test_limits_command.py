@@ -84,6 +84,19 @@ def test_the_table_is_printed_and_an_arm_is_tried_alone(qualab: Command, arms: A
     assert shown.code in (0, 3), shown.err
 
 
+def test_candidates_share_the_baseline(qualab: Command, arms: Arms) -> None:
+    off, on = arms
+    with StreamingServer(Streams(**HEALTHY | {"drafts": True, "garbage_above": ABOVE})) as other:
+        both = ["--baseline", off.url, "--candidates", f"k3={on.url},k5={other.url}", "--model", "scripted", "--yes"]
+        done = qualab("limits", *both)
+        assert done.code == 0, done.err
+        verified = [int(n.replace(",", "")) for n in re.findall(r"\w+ +2,048 +([\d,]+)", done.out)]
+        assert verified == [1_984, 1_984, 1_984, 1_144]
+        assert "k5: 512 tokens, Korean, about" in done.err
+        asked = [prompt for prompt in off.prompts if len(prompt) > 500]
+        assert len(asked) == len({*asked}) == 7
+
+
 def test_ctrl_c_loses_nothing_and_no_server_dies_of_one_prompt_twice(qualab: Command, arms: Arms) -> None:
     off, on = arms
     on.script.dies_above, on.script.dead_s = ABOVE, 2.0
