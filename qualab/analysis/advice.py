@@ -9,9 +9,8 @@ from itertools import groupby
 from statistics import fmean
 
 from qualab.analysis.limits import capacity_of, limits_of
-from qualab.analysis.speed import speed_of
 from qualab.model.comparison import Analysis
-from qualab.model.engine import EngineKind, Observation, Treatment, engines_seen
+from qualab.model.engine import Burst, EngineKind, Observation, Treatment, engines_seen
 from qualab.model.names import ArmName, AuditRuling, Turn, Verdict, Work
 from qualab.model.reason import Reason
 from qualab.model.speed import Advice, ArmLimits, Capacity, CellSpeed, Limits, Payoff, Route, Speed
@@ -23,7 +22,11 @@ ANY = Route(work=None, max_prompt_tokens=None, max_concurrency=None, turn=Turn.O
 
 def payoff_of(analysis: Analysis, observations: Sequence[Observation], *, seed: int) -> Payoff:
     """Compute what was measured of speed, room and limits, and what follows from it and the quality."""
-    speed, capacity, limits = speed_of(observations, seed=seed), capacity_of(observations), limits_of(observations)
+    speed, capacity, limits = None, capacity_of(observations), limits_of(observations)
+    if any(isinstance(seen, Burst) for seen in observations):
+        from qualab.analysis.speed import speed_of  # noqa: PLC0415  scipy: few comparisons are timed
+
+        speed = speed_of(observations, seed=seed)
     engine = engines_seen(observations).get(ArmName.CANDIDATE)
     advice = advice_of(analysis, speed, capacity, limits, kind=engine.kind if engine else EngineKind.UNKNOWN)
     return Payoff(speed=speed, capacity=capacity, limits=limits, advice=advice)

@@ -212,15 +212,9 @@ def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan)
             yield Reason("speed.two-modes", {"arm": arm.arm, "cell": cell_named(cell.cell), **told})
 
 
-def at_once(n: int) -> Reason:
-    """Name a load of so many requests under way."""
-    return Reason("speed.at-once", {"n": n})
-
-
 def cell_named(cell: Cell) -> Reason:
     """Name a cell as people do: work, length and load."""
-    load = at_once(cell.concurrency) if cell.concurrency else Reason("speed.rate", {"rate": cell.rate})
-    return Reason("speed.cell", {"work": cell.work, "tokens": cell.prompt_tokens, "load": load})
+    return Reason("speed.cell", {"work": cell.work, "tokens": cell.prompt_tokens, "load": cell.load})
 
 
 def _named(cells: Sequence[CellSpeed]) -> tuple[Reason, ...]:

@@ -357,6 +357,12 @@ class Cell:
     concurrency: int | None = None
     rate: float | None = None
 
+    @property
+    def load(self) -> Reason:
+        if self.concurrency:
+            return Reason("speed.at-once", {"n": self.concurrency})
+        return Reason("speed.rate", {"rate": self.rate})
+
 
 def cells_of(plan: SpeedPlan) -> list[Cell]:
     """List the plan's cells in their order. A user's prompts have the length that they have, written as 0."""

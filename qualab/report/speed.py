@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from qualab.analysis.speed import at_once, cell_named
 from qualab.model.engine import Cell as TimedCell
 from qualab.model.names import ArmName, Outcome, Turn
-from qualab.model.reason import of
+from qualab.model.reason import Reason, of
 from qualab.model.report import NOTHING, Block, Bullets, Cell, PairBar, PairBars, Paragraph, Table, Tone
 from qualab.model.speed import Advice, ArmSpeed, CellSpeed, Payoff, Ratio
 from qualab.model.wording import count
@@ -59,11 +58,6 @@ def ratio_cell(ratio: Ratio | None, words: Words) -> Cell:
     return Cell(text=text, value=ratio.value, tone=OF_RATIO[ratio.is_faster])
 
 
-def load_text(cell: TimedCell, words: Words) -> str:
-    """Name the load of a cell."""
-    return words.reason(cell_named(cell).values["load"])
-
-
 def _length(cell: TimedCell) -> str | None:
     return count(cell.prompt_tokens) if cell.prompt_tokens else None  # prompts of a user's file have their own
 
@@ -91,7 +85,7 @@ def _bars(cells: Sequence[CellSpeed], words: Words) -> PairBars:
         rows.append(
             PairBar(
                 label=words.name(own.cell.work),
-                note=" · ".join((*([words("tokens", n=tokens)] if tokens else []), load_text(own.cell, words))),
+                note=" · ".join((*([words("tokens", n=tokens)] if tokens else []), words.reason(own.cell.load))),
                 values=values,
                 ranges=tuple((min(arm.repeats), max(arm.repeats)) if arm.repeats else None for arm in arms),
                 text=" / ".join("–" if value is None else FORMS["rate"](value) for value in values),
@@ -109,7 +103,7 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     return {
         "work": words.name(own.cell.work),
         "prompt": _length(own.cell),
-        "load": load_text(own.cell, words),
+        "load": words.reason(own.cell.load),
         "arm": words(arm.arm),
         "a request": (arm.request_tokens_per_s, "rate"),
         "in all": (arm.tokens_per_s, "rate"),
@@ -194,9 +188,9 @@ def advice_table(advice: Advice, words: Words, *, has_evidence: bool = True) -> 
         {
             "work": words.name(route.work) if route.work else words("other work"),
             "up to tokens": words("any") if route.max_prompt_tokens is None else count(route.max_prompt_tokens),
-            "up to load": words("any")
-            if route.max_concurrency is None
-            else words.reason(at_once(route.max_concurrency)),
+            "up to load": words.reason(Reason("speed.at-once", {"n": n}))
+            if (n := route.max_concurrency)
+            else words("any"),
             "drafter": Cell(text=words.name(route.turn), tone=OF_TURN[route.turn]),
             **({"evidence": "; ".join(words.reasons(route.evidence))} if has_evidence else {}),
         }
