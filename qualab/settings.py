@@ -354,10 +354,13 @@ class Settings(BaseSettings):
         if Work.OWN in self.speed_works and not digest:
             hint = "Give --speed-prompts FILE: a prompt a line, or JSONL"
             raise UsageError("Prompts of your own (own) are to be timed, and none are given", hint=hint)
+        concurrency = tuple(number for number in self.speed_concurrency if number)
+        if not (self.speed_works or digest) or not (concurrency or self.speed_rates):
+            raise UsageError("Nothing is to be timed", hint="Name kinds of work (works), and concurrency or rates")
         return SpeedPlan(
             works=(*self.speed_works, *([Work.OWN] if digest and Work.OWN not in self.speed_works else [])),
             prompt_tokens=self.speed_prompt_tokens,
-            concurrency=tuple(number for number in self.speed_concurrency if number),
+            concurrency=concurrency,
             rates=self.speed_rates,
             output_tokens=self.speed_output_tokens,
             requests=self.speed_requests,

@@ -71,10 +71,9 @@ def _option(name: str) -> Any:
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     known = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, bool | int | float | Path | StrEnum))
     # `qualab speed --works` is speed_works in a file
-    also = [f"--{name.removeprefix('speed_').replace('_', '-')}"] if name.startswith("speed_") else []
-    return Annotated[
-        next(known, str) | None, typer.Option(*also, f"--{name.replace('_', '-')}", help=field.description)
-    ]
+    spelt = f"--{name.replace('_', '-')}"
+    names = [spelt.replace("--speed-", "--"), spelt] if name.startswith("speed_") else []
+    return Annotated[next(known, str) | None, typer.Option(*names, help=field.description)]
 
 
 def finding_codes(text: str | None) -> tuple[FindingCode, ...]:

@@ -48,6 +48,7 @@ from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.replicas import check_arms, leave_out_dead, look_again, record_replicas
 from qualab.run.speed import measure_speed
 from qualab.run.tokens import count_tokens
+from qualab.run.workloads import read_prompts
 from qualab.settings import Settings, check_given
 
 if TYPE_CHECKING:
@@ -262,6 +263,8 @@ async def prepared(
 
     Raises PlanChanged.
     """
+    if settings.speed and settings.speed_prompts:
+        read_prompts(settings.speed_prompts)  # what is wrong with them shows before anything is asked
     tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
     if frozen:
         prepare.check_unchanged(frozen, tasks)

@@ -337,6 +337,10 @@ def test_a_users_prompts_have_to_be_what_the_plan_was_made_of(tmp_path: Any) -> 
         own.write_text("Another.\n")
         with pytest.raises(UsageError, match="does not hold the prompts of the plan"):
             pair.again()
+        own.with_suffix(".jsonl").write_text("{}\n")
+        with pytest.raises(UsageError, match=r"prompts.jsonl, line 1: neither a prompt"):
+            pair.measure(speed_works="own", speed_prompts=str(own.with_suffix(".jsonl")))
+        assert len(pair.comparisons) == 1, "nothing is begun"
 
 
 def test_cells_come_in_the_plans_order() -> None:

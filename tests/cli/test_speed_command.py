@@ -12,6 +12,7 @@ from tests.cli.conftest import Command, write_table
 from tests.streaming_server import StreamingServer, Streams
 
 SMALL = ["--works", "copy", "--concurrency", "2", "--prompt-tokens", 40, "--output-tokens", 8]
+NOWHERE = ["--baseline", "http://127.0.0.1:1/v1", "--candidate", "http://127.0.0.1:2/v1", "--model", "m"]
 SMALL += ["--requests", 4, "--repeats", 2, "--max-repeats", 2]
 
 
@@ -88,9 +89,10 @@ def test_a_run_times_its_arms_after_the_answers_and_a_plan_says_how_long_at_most
         (["nothing"], 2, "There is no comparison"),
         (["missing.yaml"], 2, "Cannot read missing.yaml"),
         ([], 2, "No baseline is given"),
+        ([*NOWHERE, "--concurrency", "0"], 2, "Nothing is to be timed"),
+        (NOWHERE, 5, "reached"),
         (["--works", "singing"], 2, "works"),
         (["--repeats", "1"], 2, "speed_repeats must be at least 2"),
-        (["--baseline", "http://127.0.0.1:1/v1", "--candidate", "http://127.0.0.1:2/v1", "--model", "m"], 5, "reached"),
     ],
 )
 def test_what_cannot_be_timed_is_one_clear_line(qualab: Command, arguments: list[str], code: int, said: str) -> None:
