@@ -71,6 +71,8 @@ class Service:
     def finished(self, **changes: Any) -> str:
         comparison_id = self.create(**changes)
         assert self.done(comparison_id)["status"] == "finished"
+        store, clock = self.bench.store, self.bench.services.clock
+        wait_for(lambda: not store.runners([comparison_id], now=clock.now(), stale_after_s=30.0))  # its worker lets go
         return comparison_id
 
 
