@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -92,9 +92,7 @@ async def find_limits(services: Services, comparison_id: str, settings: Settings
         arms = [(ArmName.BASELINE, runs[0].comparison.baseline_url, runs)]
         arms += [(ArmName.CANDIDATE, run.comparison.candidate_url, [run]) for run in runs]
         policy = replace(runs[0].plan.policy, concurrency=1, max_attempts=1, timeout_s=options.timeout_s)
-        with ExitStack() as stack:
-            for run in runs:
-                stack.enter_context(alone_on_hosts(services, run.id))
+        with alone_on_hosts(runs):
             for arm, url, own in (entry for entry in arms if entry[0] in options.arms):
                 key = services.keys.get(arm)
                 async with services.open_endpoint(urls_of(url)[0], policy=policy, key=key) as endpoint:

@@ -397,15 +397,15 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def alone_on_hosts(services: Services, comparison_id: str) -> Iterator[None]:
-    """Keep other comparisons off the hosts of one that is claimed, as for what is timed. Raises ComparisonBusy."""
-    store, runner, stale_after_s = services.store, services.runner, services.heartbeat.stale_after_s
-    is_new = store.hold_hosts(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
-    try:
+def alone_on_hosts(runs: Iterable[Run]) -> Iterator[None]:
+    """Keep other comparisons off the hosts of those that are claimed, as for what is timed. Raises ComparisonBusy."""
+    with ExitStack() as stack:
+        for run in runs:
+            store, runner, now = run.services.store, run.services.runner, run.services.clock.now()
+            stale_after_s = run.services.heartbeat.stale_after_s
+            if store.hold_hosts(run.id, runner=runner, now=now, stale_after_s=stale_after_s):
+                stack.callback(store.free_hosts, run.id, runner=runner)
         yield
-    finally:
-        if is_new:
-            store.free_hosts(comparison_id, runner=runner)
 
 
 async def time_arms(runs: Sequence[Run]) -> None:
@@ -422,8 +422,7 @@ async def time_arms(runs: Sequence[Run]) -> None:
                 stack.enter_context(kept_alive(run))
             for n_left in reversed(range(FREE_WITHIN_S if plan.tasks else 1)):
                 try:
-                    for run in runs:
-                        stack.enter_context(alone_on_hosts(services, run.id))
+                    stack.enter_context(alone_on_hosts(runs))
                     break
                 except ComparisonBusy:
                     if not n_left:

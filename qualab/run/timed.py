@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 
 from qualab.errors import WrongState
@@ -51,9 +51,7 @@ async def speed_of_stored(
         seen = services.store.observations(runs[0].id)
         before = [own.plan for own in seen if isinstance(own, Burst)]
         plan = changed_plan(before[-1] if before else runs[0].plan.speed, settings, given)
-        with ExitStack() as stack:
-            for run in runs:
-                stack.enter_context(alone_on_hosts(services, run.id))
+        with alone_on_hosts(runs):
             await measure_speed(runs, plan)
         for run in runs:
             if not run.plan.tasks and run.comparison.status is not ComparisonStatus.FINISHED:
