@@ -141,17 +141,14 @@ def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
         yield line(f"tone {tone}", (low, y), (high, y), colour, 'stroke-width="2.4"')
         for limit in (low, high):
             yield line(f"tone {tone}", (limit, y - 5.0), (limit, y + 5.0), colour, 'stroke-width="1.6"')
-    yield _dot(across(row.difference), y, tone)
-    yield text_at(TEXT_START, y - 2.0, row.text, colour=INK)
-    yield text_at(TEXT_START, y + 12.0, row.verdict.marked, colour=colour, weight=700, tone=tone)
-
-
-def _dot(x: float, y: float, tone: Tone) -> str:
-    colour = COLOURS[tone]
+    x = across(row.difference)
     if tone is Tone.BAD:
         corners = f"{x - 6.0:.1f},{y - 5.0:.1f} {x + 6.0:.1f},{y - 5.0:.1f} {x:.1f},{y + 6.5:.1f}"
-        return f'<polygon class="tone {tone} full" points="{corners}" fill="{colour}"/>'
-    return _circle(x, y, f"tone {tone}", colour, is_full=tone is Tone.GOOD)
+        yield f'<polygon class="tone {tone} full" points="{corners}" fill="{colour}"/>'
+    else:
+        yield _circle(x, y, f"tone {tone}", colour, is_full=tone is Tone.GOOD)
+    yield text_at(TEXT_START, y - 2.0, row.text, colour=INK)
+    yield text_at(TEXT_START, y + 12.0, row.verdict.marked, colour=colour, weight=700, tone=tone)
 
 
 def _circle(x: float, y: float, name: str, colour: str, *, is_full: bool) -> str:

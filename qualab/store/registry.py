@@ -248,7 +248,8 @@ class Registry(Sessions):
         c = signoff.c
         with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
-            return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=_obstacles(row)) for row in rows]
+            read, own = adapter(tuple[Reason, ...]).validate_python, {"comparison_id": comparison_id}
+            return [value_of(SignOff, row, obstacles=read(row.obstacles), **own) for row in rows]
 
 
 def _read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
@@ -274,11 +275,6 @@ def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnEle
     later: ColumnElement[bool] = tuple_(_C.created_at, _C.key) < tuple_(literal(created_at, UtcTime), literal(key))
     # the first condition follows from the second, and lets an index begin there
     return later if rank is None else (rank >= own[0]) & or_(rank > own[0], later)
-
-
-def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:
-    obstacles: tuple[Reason, ...] = adapter(tuple[Reason, ...]).validate_python(row.obstacles)
-    return obstacles
 
 
 def _conditions(filters: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
