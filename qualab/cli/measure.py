@@ -118,7 +118,6 @@ def limits(
 def print_limits(store: Store, stored_id: str, output_format: Format) -> None:
     """Print the limits and the room of a comparison, or of each of a group."""
     from qualab.analysis.limits import capacity_of, limits_of
-    from qualab.report.source import NOT_MEASURED
     from qualab.report.speed import capacity_blocks, limits_blocks
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
@@ -131,9 +130,8 @@ def print_limits(store: Store, stored_id: str, output_format: Format) -> None:
 
     def print_text() -> None:
         for name, document in documents.items():
-            payoff = replace(NOT_MEASURED, **document)
             typer.echo(f"Comparison {name}")
-            blocks = (*limits_blocks(payoff, ENGLISH), *capacity_blocks(payoff, ENGLISH))
+            blocks = (*limits_blocks(document["limits"], ENGLISH), *capacity_blocks(document["capacity"], ENGLISH))
             print_blocks(make_console(), blocks, is_spaced=True)
 
     print_as(output_format, documents if len(documents) > 1 else documents[members[0].id], print_text)
@@ -145,14 +143,12 @@ def print_speed(store: Store, stored_id: str, output_format: Format) -> None:
         print_group(store, stored_id, output_format)
         return
     from qualab.analysis.speed import speed_of
-    from qualab.report.source import NOT_MEASURED
     from qualab.report.speed import speed_blocks
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
     comparison = store.get(stored_id)
     timed = speed_of(store.observations(comparison.id), seed=comparison.plan.sampling.seed)
-    blocks = speed_blocks(replace(NOT_MEASURED, speed=timed), ENGLISH)
-    print_as(output_format, timed, lambda: print_blocks(make_console(), blocks))
+    print_as(output_format, timed, lambda: print_blocks(make_console(), speed_blocks(timed, ENGLISH)))
     if output_format is Format.TEXT:
         typer.echo(f"\nNext: qualab advise {comparison.id}, or qualab report {comparison.id}")

@@ -218,7 +218,11 @@ class Streamer:
                     exchange = Exchange(response.status, await response.read(), response.headers.get)
                     failure = refusal(exchange, now=datetime.now(UTC))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            failure = _failure_of(exc)
+            number = getattr(exc, "errno", None)
+            other = f"the connection failed ({os.strerror(number)})" if number else "the connection failed"
+            named = (entry for entry in FAILURES if isinstance(exc, entry[0]))
+            _, status, message = next(named, (None, BROKEN, other))
+            failure = Failure(message, status=status, hint=LOG)
         return Streamed(
             started_s=sent_s[-1],
             ended_s=time.perf_counter() if failure or not arrivals_s else arrivals_s[-1],
@@ -244,12 +248,3 @@ FAILURES: Sequence[tuple[type[Exception], AnswerStatus, str]] = (
     (aiohttp.ClientResponseError, AnswerStatus.BAD_BODY, "the answer is not HTTP"),
 )
 """The first that an exception is counts."""
-
-
-def _failure_of(exc: Exception) -> Failure:
-    for kind, status, message in FAILURES:
-        if isinstance(exc, kind):
-            return Failure(message, status=status, hint=LOG)
-    number = getattr(exc, "errno", None)
-    message = f"the connection failed ({os.strerror(number)})" if number else "the connection failed"
-    return Failure(message, status=BROKEN, hint=LOG)

@@ -275,30 +275,25 @@ async def _goes_on(members: Sequence[Member], own: Member, then: Callable[[], Aw
 
 async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str], Answer]]) -> None:
     """Ask one candidate until it has had all, or fails too often, which ends its own comparison alone."""
-    arm, ids = member.arm, (member.run.id,)
+    arm, run = member.arm, member.run
 
     async def add(answer: Answer) -> None:
-        await recorder.add((ids, answer))
+        await recorder.add(((run.id,), answer))
 
     try:
-        await work(arm, add, member.run)
+        await work(arm, add, run)
         arm.check_answered()
     except RunStopped as stop:
-        _stop(member, stop)
+        arm.is_asked, member.stop = False, stop
+        stop.hint, group = resume_hint(run.id, retry_failed=True), run.plan.group
+        if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last
+            set_status(run, ComparisonStatus.STOPPED, stop)
+        run.services.progress.phase(f"Candidate {_name(run.comparison)}: {stop.message}; the others go on")
         while not arm.queue.empty():
             arm.queue.get_nowait()
         with suppress(ValueError):  # nobody waits any more for what was in flight
             while True:
                 arm.queue.task_done()
-
-
-def _stop(member: Member, stop: RunStopped) -> None:
-    member.arm.is_asked, member.stop = False, stop
-    stop.hint = resume_hint(member.run.id, retry_failed=True)
-    group = member.run.plan.group
-    if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last
-        set_status(member.run, ComparisonStatus.STOPPED, stop)
-    member.run.services.progress.phase(f"Candidate {_name(member.run.comparison)}: {stop.message}; the others go on")
 
 
 def _share(run: Run, others: Sequence[Run]) -> None:
