@@ -43,6 +43,11 @@ from qualab.model.registry import address_of, urls_of
 ENV_PREFIX = "QUALAB_"
 STANDARD_WORKS = tuple(work for work in Work if work is not Work.OWN)
 AUDITED_SUITES = frozenset({"release", "stress"})
+NOT_SEQUENTIAL = {
+    "looks": "Looks compare the arms while both are asked",
+    "speed": "Arms are timed in turn while both are served",
+    "bank": "A bank's sample is asked while the candidate is",
+}
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
 LONGEST_S = 86_400
 SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
@@ -357,23 +362,12 @@ class Settings(BaseSettings):
         concurrency = tuple(number for number in self.speed_concurrency if number)
         if not (self.speed_works or digest) or not (concurrency or self.speed_rates):
             raise UsageError("Nothing is to be timed", hint="Name kinds of work (works), and concurrency or rates")
-        return SpeedPlan(
-            works=(*self.speed_works, *([Work.OWN] if digest and Work.OWN not in self.speed_works else [])),
-            prompt_tokens=self.speed_prompt_tokens,
-            concurrency=concurrency,
-            rates=self.speed_rates,
-            output_tokens=self.speed_output_tokens,
-            requests=self.speed_requests,
-            warmup=self.speed_warmup,
-            repeats=self.speed_repeats,
-            max_repeats=max(self.speed_repeats, self.speed_max_repeats),
-            precision=self.speed_precision,
-            cache=self.speed_cache,
-            budget_s=self.speed_budget,
-            target_ttft_s=self.speed_target_ttft,
-            target_gap_s=self.speed_target_gap,
-            prompts_hash=digest,
-        )
+        parts = [part.name for part in fields(SpeedPlan) if part.name != "prompts_hash"]
+        given: dict[str, Any] = {part: getattr(self, f"speed_{part.removesuffix('_s')}") for part in parts}
+        works = dict.fromkeys((*self.speed_works, *([Work.OWN] if digest else ())))
+        most = max(self.speed_repeats, self.speed_max_repeats)
+        given |= {"works": tuple(works), "concurrency": concurrency, "max_repeats": most, "prompts_hash": digest}
+        return SpeedPlan(**given)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -385,24 +379,13 @@ class Settings(BaseSettings):
             fields = {"gen_kwargs": "its temperature must be a number"}
             message = f"temperature {temperature!r} is not a number"
             raise InvalidValue(message, hint="Change --gen-kwargs", fields=fields) from exc
-        if self.sequential and self.looks:
-            raise InvalidValue(
-                "Looks compare the arms while both are asked, and --sequential asks one after the other",
-                hint="Leave out looks, or serve both arms at once",
-                fields={"looks": "may not be given with sequential"},
-            )
-        if self.speed and self.sequential:
-            raise InvalidValue(
-                "Arms are timed in turn while both are served, and --sequential serves one after the other",
-                hint="Leave out speed, or serve both arms at once",
-                fields={"speed": "may not be given with sequential"},
-            )
-        if self.bank and self.sequential:
-            raise InvalidValue(
-                "A bank's sample is asked while the candidate is, and --sequential asks one after the other",
-                hint="Leave out bank, or serve both arms at once",
-                fields={"bank": "may not be given with sequential"},
-            )
+        for name, what_it_does in NOT_SEQUENTIAL.items():
+            if self.sequential and getattr(self, name):
+                raise InvalidValue(
+                    f"{what_it_does}, and --sequential asks one after the other",
+                    hint=f"Leave out {name}, or serve both arms at once",
+                    fields={name: "may not be given with sequential"},
+                )
         if (self.bank_sample or self.bank_signoff) and not self.bank:
             name = "bank_sample" if self.bank_sample else "bank_signoff"
             hint = "Name the bank with --bank NAME, or leave it out"
@@ -494,13 +477,10 @@ PLACE_FIELDS = (
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
 FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
-OPTIONS = tuple(
-    name for name, field in Settings.model_fields.items() if field.description and not name.startswith("speed_")
-)
+DESCRIBED = tuple(name for name, field in Settings.model_fields.items() if field.description)
 """Settings that a command line can set."""
-SPEED_OPTIONS = tuple(
-    name for name, field in Settings.model_fields.items() if field.description and name.startswith("speed_")
-)
+OPTIONS = tuple(name for name in DESCRIBED if not name.startswith("speed_"))
+SPEED_OPTIONS = tuple(name for name in DESCRIBED if name.startswith("speed_"))
 """Those of `qualab speed` alone."""
 RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
 """Settings by which stored scores can be judged again."""
@@ -530,7 +510,7 @@ def load(
         name, message = _name(first), _message(first)
         option = name.partition(".")[0]
         hint = f"Given: {'(not shown)' if 'key' in name else repr(first.get('input'))}"
-        if (is_range := message.startswith("must be")) and option in (*OPTIONS, *SPEED_OPTIONS):
+        if (is_range := message.startswith("must be")) and option in DESCRIBED:
             hint = f"--{option.replace('_', '-')}: {Settings.model_fields[option].description}"
         # fields do not repeat what was given, which own messages quote
         own = {
@@ -575,10 +555,6 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
-SPEED_NAMES = (
-    *("works", "prompts", "prompt_tokens", "concurrency", "rates", "output_tokens", "requests", "warmup", "repeats"),
-    *("max_repeats", "precision", "cache", "budget", "target_ttft", "target_gap"),
-)
 GROUPS = {
     "pins": {name: name for name in ("image", "revision", "checkpoint")},
     "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
@@ -586,15 +562,15 @@ GROUPS = {
         **{name: f"audit_{name}" for name in ("tau", "max_foreign_share", "calibration_margin", "max_tokens")},
         **{"tokens": "audit_tokens", "items": "audit_items"},
     },
-    "speed": {name: f"speed_{name}" for name in SPEED_NAMES},
+    "speed": {name.removeprefix("speed_"): name for name in FIELDS if name.startswith("speed_")},
 }
+"""Mappings that a file may hold in place of their settings: key -> setting."""
 IMPLIED: Mapping[str, Mapping[str, object]] = {
     "noise_floor": {"noise_floor_runs": 1},
     "audit": {"audit": True},
     "speed": {"speed": True},
 }
 """Settings that such a mapping implies even where it is empty."""
-"""Mappings that a file may hold in place of their settings: key -> setting."""
 
 
 def spread(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from qualab.model.comparison import (
     PolicyResult,
     SuiteEvidence,
 )
-from qualab.model.engine import Observation, bank_seen, pins_seen
+from qualab.model.engine import BankSeen, Observation, last_seen, pins_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind, Verdict
 from qualab.model.plan import MetricRule, MetricSpec, Pinning, Plan
@@ -358,7 +358,7 @@ def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:
     if plan.imported:
         yield from import_caveats(plan.imported)
     yield from lost_interleaving(plan, seen)
-    if bank := bank_seen(seen):
+    if bank := last_seen(seen, BankSeen):
         names = ("name", "comparison_id", "n_compared", "n_texts_differ", "n_scores_differ")
         pvalues = {"texts_p": bank.texts_pvalue, "scores_p": bank.scores_pvalue}
         yield Reason("from-bank", {name: getattr(bank, name) for name in names} | pvalues)

@@ -23,7 +23,7 @@ from qualab.model.audit import (
     WorstToken,
 )
 from qualab.model.comparison import Comparison
-from qualab.model.engine import AuditSeen, audit_seen
+from qualab.model.engine import AuditSeen, last_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, AuditPart, AuditRuling, IntervalOf, Verdict
 from qualab.model.plan import AuditPlan
@@ -74,7 +74,7 @@ class ArmTokens:
 
 def audit_of(store: Stored, comparison: Comparison, items: Sequence[Item], streams: Streams) -> Audit | None:
     """Rule on what is stored of a comparison's audit; None where neither its plan nor anybody else asked for one."""
-    planned, seen = comparison.plan.audit, audit_seen(store.observations(comparison.id))
+    planned, seen = comparison.plan.audit, last_seen(store.observations(comparison.id), AuditSeen)
     if seen is None and planned is None:
         return None
     plan, vocabulary = _limits(comparison, seen)
@@ -141,7 +141,7 @@ def scored_parts(
 ) -> dict[tuple[AuditPart, ArmName], ArmTokens]:
     """Read scored tokens, and which are foreign, as the audit counts them; of all items, or of some."""
     answers = list(store.scored(comparison.id, positions=positions, with_pieces=with_pieces))
-    return _parts(answers, *_limits(comparison, audit_seen(store.observations(comparison.id))))
+    return _parts(answers, *_limits(comparison, last_seen(store.observations(comparison.id), AuditSeen)))
 
 
 def _limits(comparison: Comparison, seen: AuditSeen | None) -> tuple[AuditPlan, int]:
@@ -370,25 +370,15 @@ def _partings(baseline: ArmTokens, candidate: ArmTokens, *, items: Sequence[Item
             if before.token_ids == after.token_ids:
                 counts["same"] += 1
                 continue
-            index = _parted_at(before, after)
-            gaps = [gap for own in (before, after) if (gap := _gap_at(own, index)) is not None]
-            if gaps:
+            ids = [np.frombuffer(own.token_ids, dtype="<i4") for own in (before, after)]
+            shortest = min(map(len, ids))
+            index = next(iter(np.flatnonzero(ids[0][:shortest] != ids[1][:shortest])), shortest)
+            scored = [np.frombuffer(own.scores or b"", dtype=_TOKEN)[index : index + 1] for own in (before, after)]
+            if gaps := [float(token["top"] - token["own"]) for tokens in scored for token in tokens]:
                 counts["foreign" if max(gaps) > tau else "near"] += 1
     for task, counts in sorted(tasks.items()):
         values = {"n_same": counts["same"], "n_near_ties": counts["near"], "n_foreign": counts["foreign"]}
         yield Parting(task=task, n_pairs=sum(counts.values()), **values)
-
-
-def _parted_at(before: ScoredAnswer, after: ScoredAnswer) -> int:
-    ids = [np.frombuffer(own.token_ids, dtype="<i4") for own in (before, after)]
-    shortest = min(map(len, ids))
-    differing = np.flatnonzero(ids[0][:shortest] != ids[1][:shortest])
-    return int(differing[0]) if differing.size else shortest
-
-
-def _gap_at(answer: ScoredAnswer, index: int) -> float | None:
-    tokens = np.frombuffer(answer.scores or b"", dtype=_TOKEN)
-    return float(tokens["top"][index] - tokens["own"][index]) if index < len(tokens) else None
 
 
 def _worst(

@@ -266,25 +266,19 @@ def _steps(segment: Segment) -> int | None:
     return steps
 
 
-def _readings(observation: EngineSeen | Segment) -> tuple[Counters | None, ...]:
-    if isinstance(observation, EngineSeen):
-        return (observation.engine.counters,)
-    return observation.before, observation.after
-
-
 def _restarted(observations: Sequence[Observation]) -> Iterator[EngineSeen | Segment]:
     """Yield segments and resumptions by which an engine had started anew; unreadable counters are passed over."""
     last: dict[ArmName, Counters] = {}
-    for observation in observations:
-        if not isinstance(observation, EngineSeen | Segment):
+    for seen in observations:
+        if not isinstance(seen, EngineSeen | Segment):
             continue
         is_new = False
-        for now in _readings(observation):
+        for now in (seen.engine.counters,) if isinstance(seen, EngineSeen) else (seen.before, seen.after):
             if now is not None:
-                is_new |= observation.arm in last and now.has_restarted_since(last[observation.arm])
-                last[observation.arm] = now
+                is_new |= seen.arm in last and now.has_restarted_since(last[seen.arm])
+                last[seen.arm] = now
         if is_new:
-            yield observation
+            yield seen
 
 
 def _engine_troubles(seen: EngineHistory) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qualab.analysis.endings import LeakTrace, leaks_in
 from qualab.errors import InvalidValue
 from qualab.model.comparison import Comparison
-from qualab.model.engine import PairKind, first_tokens_seen
+from qualab.model.engine import FirstTokensSeen, PairKind, last_seen
 from qualab.model.items import Answer, Change, Item, Outcome, Place, Score
 from qualab.model.names import ArmName, ComparisonStatus, LeakKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan, deciding_metrics
@@ -163,7 +163,7 @@ def _deciding(plan: Plan, name: str) -> dict[str, MetricSpec]:
 
 
 def _first_tokens(store: Store, comparison_id: str) -> dict[Place, int | None]:
-    seen = first_tokens_seen(store.observations(comparison_id))
+    seen = last_seen(store.observations(comparison_id), FirstTokensSeen)
     return dict(seen.places(PairKind.ARMS)) if seen else {}
 
 

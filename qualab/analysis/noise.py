@@ -24,12 +24,13 @@ from qualab.model.comparison import (
 )
 from qualab.model.engine import (
     FirstTokens,
+    FirstTokensSeen,
     FirstTokenSummary,
     Observation,
     PairKind,
     TaskTokens,
     TokensCompared,
-    first_tokens_seen,
+    last_seen,
 )
 from qualab.model.items import Item, Place, generations, n_requests
 from qualab.model.names import ArmName, MetricKind, RequestKind
@@ -229,7 +230,7 @@ def generated_texts(
 
 def first_token_summary(observations: Sequence[Observation]) -> FirstTokenSummary | None:
     """Summarize where texts begin to differ; None where that was not looked at."""
-    seen = first_tokens_seen(observations)
+    seen = last_seen(observations, FirstTokensSeen)
     if seen is None:
         return None
     arms = {task_tokens.task: task_tokens for task_tokens in seen.tasks if task_tokens.pairs is PairKind.ARMS}

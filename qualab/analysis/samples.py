@@ -188,16 +188,14 @@ class MeanSample:
         baseline = np.where(np.isnan(self.baseline), off, self.baseline)
         candidate = np.where(np.isnan(self.candidate), on, self.candidate)
         if n_lost is not None and policy is not MissingPolicy.WRONG:
-            is_same = ~np.isin(self.number, self._most_changed(candidate - baseline, n_lost))
+            numbers, codes = np.unique(self.number[self.is_missing], return_inverse=True)
+            weights = np.abs((candidate - baseline)[self.is_missing])
+            changes = np.bincount(codes, weights=weights, minlength=numbers.size)
+            # those that change most are lost, ties in order of place
+            is_same = ~np.isin(self.number, numbers[np.argsort(-changes, kind="stable")[:n_lost]])
             baseline = np.where(np.isnan(self.baseline) & is_same, np.nan_to_num(self.candidate), baseline)
             candidate = np.where(np.isnan(self.candidate) & is_same, np.nan_to_num(self.baseline), candidate)
         return replace(self, baseline=baseline, candidate=candidate)
-
-    def _most_changed(self, differences: FloatArray, n_lost: int) -> IntArray:
-        """Return the answers without a pair that a worst case changes most, ties in order of place."""
-        numbers, codes = np.unique(self.number[self.is_missing], return_inverse=True)
-        changes = np.bincount(codes, weights=np.abs(differences[self.is_missing]), minlength=numbers.size)
-        return np.asarray(numbers[np.argsort(-changes, kind="stable")[:n_lost]], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

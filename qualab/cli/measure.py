@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -88,7 +88,8 @@ def limits(
     Prompts in English and Korean grow from 512 tokens to the advertised limit, with facts in them to be found again;
     then the edge is bisected. That can kill a server. Prompts are stored one by one: with the id it goes on.
     """
-    from qualab.run.limits import LimitsOptions, find_limits, start_limits
+    from qualab.run.limits import LimitsOptions, find_limits
+    from qualab.run.timed import start_speed
 
     file, stored_id = file_or_id(target, given)
     settings, progress = load(file=file, command_line=given), new_progress()
@@ -106,40 +107,34 @@ def limits(
     if not yes and not typer.confirm(f"{danger}. Go on?", err=True):
         raise typer.Exit(INTERRUPTED)
     if not stored_id:
-        run_to_end(start_limits(services, settings), progress)
+        run_to_end(start_speed(services, settings, is_timed=False), progress)
         stored_id = progress.comparison_id
-    options = LimitsOptions(
-        arms=(arm,) if arm else tuple(ArmName),
-        start=start,
-        output_tokens=output_tokens,
-        timeout_s=timeout,
-        recovery_s=recovery,
-    )
-    job = find_limits(services, stored_id, settings, options)
-    run_to_end(job, progress, way_on=f"qualab limits {stored_id}")
+    arms, bounds = (arm,) if arm else tuple(ArmName), {"timeout_s": timeout, "recovery_s": recovery}
+    options = LimitsOptions(arms=arms, start=start, output_tokens=output_tokens, **bounds)
+    run_to_end(find_limits(services, stored_id, settings, options), progress, way_on=f"qualab limits {stored_id}")
     print_limits(services.store, stored_id, output_format)
 
 
 def print_limits(store: Store, stored_id: str, output_format: Format) -> None:
     """Print the limits and the room of a comparison, or of each of a group."""
     from qualab.analysis.limits import capacity_of, limits_of
-    from qualab.model.speed import Payoff
     from qualab.report.speed import capacity_blocks, limits_blocks
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
     members = store.group(stored_id) or [store.get(stored_id)]
     seen = {own.id: store.observations(own.id) for own in members}
-    found = {name: {"limits": limits_of(own), "capacity": capacity_of(own)} for name, own in seen.items()}
+    documents: dict[str, Any] = {
+        name: {"limits": limits_of(own), "capacity": capacity_of(own)} for name, own in seen.items()
+    }
 
     def print_text() -> None:
-        for name, own in seen.items():
-            payoff = Payoff(speed=None, capacity=capacity_of(own), limits=limits_of(own), advice=None)
+        for name, document in documents.items():
             typer.echo(f"Comparison {name}")
-            blocks = (*limits_blocks(payoff, ENGLISH), *capacity_blocks(payoff, ENGLISH))
+            blocks = (*limits_blocks(document["limits"], ENGLISH), *capacity_blocks(document["capacity"], ENGLISH))
             print_blocks(make_console(), blocks, is_spaced=True)
 
-    print_as(output_format, found if len(found) > 1 else found[members[0].id], print_text)
+    print_as(output_format, documents if len(documents) > 1 else documents[members[0].id], print_text)
 
 
 def print_speed(store: Store, stored_id: str, output_format: Format) -> None:
@@ -148,14 +143,12 @@ def print_speed(store: Store, stored_id: str, output_format: Format) -> None:
         print_group(store, stored_id, output_format)
         return
     from qualab.analysis.speed import speed_of
-    from qualab.report.source import NOT_MEASURED
     from qualab.report.speed import speed_blocks
     from qualab.report.terminal import make_console, print_blocks
     from qualab.report.words import ENGLISH
 
     comparison = store.get(stored_id)
     timed = speed_of(store.observations(comparison.id), seed=comparison.plan.sampling.seed)
-    blocks = speed_blocks(replace(NOT_MEASURED, speed=timed), ENGLISH)
-    print_as(output_format, timed, lambda: print_blocks(make_console(), blocks))
+    print_as(output_format, timed, lambda: print_blocks(make_console(), speed_blocks(timed, ENGLISH)))
     if output_format is Format.TEXT:
         typer.echo(f"\nNext: qualab advise {comparison.id}, or qualab report {comparison.id}")

@@ -246,10 +246,8 @@ def prune(
     cutoff = now - duration(older_than, option="--older-than")
     pruned = list(delete_old(bootstrap.store_at(db), before=cutoff, label=label, who=who(), now=now, dry_run=dry_run))
     if output_format is Format.JSON:
-        parts = ("id", "status", "label")
-        documents = [{part: getattr(row.summary, part) for part in parts} | {"kept": row.kept} for row in pruned]
-        dates = [{"created_at": row.summary.created_at.isoformat()} for row in pruned]
-        print_json([document | date for document, date in zip(documents, dates, strict=True)])
+        rows = ((row.summary, {"kept": row.kept, "created_at": row.summary.created_at.isoformat()}) for row in pruned)
+        print_json([{part: getattr(own, part) for part in ("id", "status", "label")} | more for own, more in rows])
         return
     gone = "would delete" if dry_run else "deleted"
     for row in pruned:

@@ -18,7 +18,7 @@ import typer
 from qualab import bootstrap
 from qualab.cli.options import Database, Given, duration, settings_options
 from qualab.cli.output import Format, OutputFormat, complain, who
-from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable, UsageError
+from qualab.errors import StoreLocked, StoreUnavailable, UsageError
 from qualab.model.registry import Scope
 from qualab.settings import load, read_secret
 
@@ -97,13 +97,11 @@ def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | No
 
 @settings_options("data_dir", "db", *ALLOWED)
 def worker(
-    concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Comparisons at once, each in a process of its own.")] = 1,
     *,
     given: Given,
 ) -> None:
     """Run queued comparisons until SIGTERM. Any number of workers may share one PostgreSQL."""
-    if concurrency < 1:
-        raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
     from qualab.service.api.server import begin_logging

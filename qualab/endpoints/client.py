@@ -299,14 +299,12 @@ class HttpEndpoint:
             aliases = aliases if isinstance(aliases := card.get("aliases"), list) else []
             if model == card["id"] or model in aliases:
                 root = card.get("root")
-                names = (
-                    card["id"],
-                    *aliases,
-                    root,
-                    *(other["id"] for other in cards if root and other.get("root") == root),
-                )
+                names = (card["id"], *aliases, root, *(own["id"] for own in cards if root and own.get("root") == root))
                 return card, [name for name in names if isinstance(name, str) and name]
-        hint = _served([card["id"] for card in cards], model)
+        names_served = [card["id"] for card in cards]
+        near = sorted(names_served, key=lambda name: -SequenceMatcher(None, name.lower(), model.lower()).ratio())
+        more = f" and {len(near) - SHOWN_MODELS} more" if len(near) > SHOWN_MODELS else ""
+        hint = f"It serves {', '.join(near[:SHOWN_MODELS])}{more}" if near else "It serves none: look into its log"
         raise EndpointMisconfigured(f"{self.url} serves no model {model!r}", hint=hint)
 
     async def _ready(self, url: str) -> Exchange:
@@ -374,14 +372,6 @@ def _cards(exchange: Exchange) -> list[dict[str, Any]] | None:
     if not isinstance(data, list):
         return None
     return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]
-
-
-def _served(models: Sequence[str], model: str) -> str:
-    if not models:
-        return "It serves none: look into its log"
-    near = sorted(models, key=lambda name: -SequenceMatcher(None, name.lower(), model.lower()).ratio())
-    more = f" and {len(near) - SHOWN_MODELS} more" if len(near) > SHOWN_MODELS else ""
-    return f"It serves {', '.join(near[:SHOWN_MODELS])}{more}"
 
 
 def named_tokenizer(name: str) -> Tokenize:

@@ -33,7 +33,8 @@ TOGETHER_S = 0.001
 USAGE = b'"stream":true,"stream_options":{"include_usage":true}'
 OPTIONS = (USAGE + b',"return_token_ids":true', USAGE, b'"stream":true')
 """What is added to a body. A server that refuses one is sent the next."""
-TEXTS, THOUGHTS = ("text", "content"), ("reasoning_content", "reasoning", "tool_calls")
+CONTENTS = ("text", "content", "reasoning_content", "reasoning", "tool_calls")
+"""Where a chunk holds what the model wrote, thoughts included."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,6 @@ class _Content:
 
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """When tokens came, and how many: 1 for a chunk that does not tell."""
-    texts: list[str] = field(default_factory=list)
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
     finish_reason: str = ""
@@ -57,12 +57,10 @@ class _Content:
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         delta = object_of(choice, "delta") or choice
-        text = next((delta[name] for name in TEXTS if isinstance(delta.get(name), str)), "")
         ids = choice.get("token_ids")
         n_ids = len(ids) if isinstance(ids, list) else 0
-        if n_ids or text or any(map(delta.get, THOUGHTS)):
+        if n_ids or any(map(delta.get, CONTENTS)):
             self.arrivals.append((at_s, n_ids or 1))
-            self.texts.append(text)
         self.has_ids |= n_ids > 0
         self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         if self.finish_reason in ABORTED:
@@ -112,13 +110,8 @@ class Streamed:
         """Time before each token but the first; those that come together share theirs evenly."""
         return self._read[1]
 
-    @property
-    def text(self) -> str:
-        """The answer, without the thoughts before it."""
-        return self._read[2]
-
     @cached_property
-    def _read(self) -> tuple[StreamTimes, list[float], str]:
+    def _read(self) -> tuple[StreamTimes, list[float]]:
         content, failure = _Content(), self.failure
         try:
             self._take_events(content)
@@ -138,7 +131,7 @@ class Streamed:
             is_counted=content.has_ids or bool(count_of(usage.get("completion_tokens"))),
             error=self.redact(failure.message) if failure else "",
         )
-        return times, content.gaps_s(), "".join(content.texts)
+        return times, content.gaps_s()
 
     def _take_events(self, content: _Content) -> None:
         """Read the events, each at the time of its last byte. Raises Failure."""
@@ -225,7 +218,11 @@ class Streamer:
                     exchange = Exchange(response.status, await response.read(), response.headers.get)
                     failure = refusal(exchange, now=datetime.now(UTC))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            failure = _failure_of(exc)
+            number = getattr(exc, "errno", None)
+            other = f"the connection failed ({os.strerror(number)})" if number else "the connection failed"
+            named = (entry for entry in FAILURES if isinstance(exc, entry[0]))
+            _, status, message = next(named, (None, BROKEN, other))
+            failure = Failure(message, status=status, hint=LOG)
         return Streamed(
             started_s=sent_s[-1],
             ended_s=time.perf_counter() if failure or not arrivals_s else arrivals_s[-1],
@@ -251,12 +248,3 @@ FAILURES: Sequence[tuple[type[Exception], AnswerStatus, str]] = (
     (aiohttp.ClientResponseError, AnswerStatus.BAD_BODY, "the answer is not HTTP"),
 )
 """The first that an exception is counts."""
-
-
-def _failure_of(exc: Exception) -> Failure:
-    for kind, status, message in FAILURES:
-        if isinstance(exc, kind):
-            return Failure(message, status=status, hint=LOG)
-    number = getattr(exc, "errno", None)
-    message = f"the connection failed ({os.strerror(number)})" if number else "the connection failed"
-    return Failure(message, status=BROKEN, hint=LOG)

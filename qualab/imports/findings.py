@@ -29,7 +29,11 @@ _LONGEST = 60
 def run_findings(baseline: ArmLog, candidate: ArmLog, joined: Mapping[str, Sequence[Match]]) -> Iterator[ImportFinding]:
     """Compare the logs' settings, run by run and task by task."""
     off, on = baseline.run, candidate.run
-    yield from _same_run(off, on)
+    if off.files and sorted(off.files.values()) == sorted(on.files.values()):
+        yield ImportFinding(code=FindingCode.SAME_RUN, what=Reason("same-bytes"))
+    elif off.date and off.date == on.date and not (off.exported_from and on.exported_from):
+        what = Reason("same-date", {"date": f"{off.date:%Y-%m-%d %H:%M:%S}"})
+        yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
     yield from _differing(FindingCode.FORMAT, "format", off.format, on.format)
     yield from _differing(FindingCode.HARNESS, "harness", off.harness_version, on.harness_version, tool=off.format)
     yield from _differing(FindingCode.MODEL, "model", off.model, on.model)
@@ -50,14 +54,6 @@ def run_findings(baseline: ArmLog, candidate: ArmLog, joined: Mapping[str, Seque
             yield ImportFinding(code=FindingCode.TASKS, what=Reason("one-arm-has", {"arm": arm, "tasks": only}))
     for arm, log, _ in arms:
         yield from _of_arm(arm, log)
-
-
-def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
-    if off.files and sorted(off.files.values()) == sorted(on.files.values()):
-        yield ImportFinding(code=FindingCode.SAME_RUN, what=Reason("same-bytes"))
-    elif off.date and off.date == on.date and not (off.exported_from and on.exported_from):
-        what = Reason("same-date", {"date": f"{off.date:%Y-%m-%d %H:%M:%S}"})
-        yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
 
 
 def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:

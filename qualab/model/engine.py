@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from qualab.model.names import AnswerStatus, ArmName, Language, Outcome, ScoringForm, Work
 from qualab.model.plan import AuditPlan, PinFound, SpeedPlan
 from qualab.model.reason import Reason
+
+T = TypeVar("T")
 
 
 class EngineKind(StrEnum):
@@ -492,24 +494,15 @@ def answers_by_replica(observations: Iterable[Observation]) -> dict[ArmName, Cou
     return n_answers
 
 
+def last_seen(observations: Iterable[Observation], kind: type[T]) -> T | None:
+    """Return the last observation of a kind; None without any."""
+    return next((seen for seen in reversed(list(observations)) if isinstance(seen, kind)), None)
+
+
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
     """Return both arms' pins as last seen."""
-    return next((seen.pins for seen in reversed(list(observations)) if isinstance(seen, PinsSeen)), ())
-
-
-def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | None:
-    """Return the last; None where nothing was tokenized."""
-    return next((seen for seen in reversed(list(observations)) if isinstance(seen, FirstTokensSeen)), None)
-
-
-def audit_seen(observations: Iterable[Observation]) -> AuditSeen | None:
-    """Return the last; None where no audit has ended."""
-    return next((seen for seen in reversed(list(observations)) if isinstance(seen, AuditSeen)), None)
-
-
-def bank_seen(observations: Iterable[Observation]) -> BankSeen | None:
-    """Return the last; None where no bank was checked."""
-    return next((seen for seen in reversed(list(observations)) if isinstance(seen, BankSeen)), None)
+    seen = last_seen(observations, PinsSeen)
+    return seen.pins if seen else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -437,15 +437,6 @@ def plan_comparison(
     )
 
 
-def _discounts(figures: Iterable[Figures]) -> Iterator[Reason]:
-    # the share of items that the baseline's further runs save
-    for metric in figures:
-        once = discordance_with_repeats(
-            discordance=metric.belief.discordance, noise=metric.belief.noise, repeats=metric.asked.repeats
-        )
-        yield of(metric.name, Reason("discount", {"share": 1.0 - metric.variance / once if once else 0.0}))
-
-
 def _asked(items: Iterable[Item], plan: Plan, n_candidates: int) -> tuple[int, dict[str, ItemCounts]]:
     # requests of the whole run; and each primary metric's items, a group's over all its members
     n_items: Counter[str] = Counter()
@@ -543,7 +534,13 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
     if plan.bank:
         yield Reason("bank-saves", {"name": plan.bank.name, "sample": plan.bank.sample, "n_runs": plan.n_baseline_runs})
     if plan.n_baseline_runs > 1:
-        yield Reason("baseline-runs-divide", {"n_runs": plan.n_baseline_runs, "discounts": tuple(_discounts(figures))})
+        discounts = []  # the share of items that the baseline's further runs save
+        for metric in figures:
+            belief, repeats = metric.belief, metric.asked.repeats
+            once = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=repeats)
+            saved = Reason("discount", {"share": 1.0 - metric.variance / once if once else 0.0})
+            discounts.append(of(metric.name, saved))
+        yield Reason("baseline-runs-divide", {"n_runs": plan.n_baseline_runs, "discounts": tuple(discounts)})
     if not is_noise_divided(plan):
         for metric in figures:
             if (floor := metric.belief.floor) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from qualab.model.comparison import OddOneOut, TextsCompared, Thoughts
 from qualab.model.engine import (
@@ -25,9 +24,6 @@ from qualab.model.wording import count, share
 from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
 from qualab.report.words import Words
-
-if TYPE_CHECKING:
-    pass
 
 DRAFTER = Reason("follows.drafter")
 """One row stands for all settings that follow from it."""

@@ -19,6 +19,11 @@ COLOURS = {
     Tone.PLAIN: "#4a4f55",
 }
 """Told apart by the colour-blind, and by their darkness; marks tell them apart without any colour."""
+ARM_BARS = tuple(
+    (name, f'fill="{fill}" stroke="{COLOURS[Tone.GOOD]}" stroke-width="1.2"')
+    for name, fill in (("bar nothing", "#ffffff"), ("bar", COLOURS[Tone.GOOD]))
+)
+"""Class and look of the baseline's bars, and of the candidate's."""
 
 Point = tuple[float, float]
 Scale = Callable[[float], float]
@@ -141,17 +146,14 @@ def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
         yield line(f"tone {tone}", (low, y), (high, y), colour, 'stroke-width="2.4"')
         for limit in (low, high):
             yield line(f"tone {tone}", (limit, y - 5.0), (limit, y + 5.0), colour, 'stroke-width="1.6"')
-    yield _dot(across(row.difference), y, tone)
-    yield text_at(TEXT_START, y - 2.0, row.text, colour=INK)
-    yield text_at(TEXT_START, y + 12.0, row.verdict.marked, colour=colour, weight=700, tone=tone)
-
-
-def _dot(x: float, y: float, tone: Tone) -> str:
-    colour = COLOURS[tone]
+    x = across(row.difference)
     if tone is Tone.BAD:
         corners = f"{x - 6.0:.1f},{y - 5.0:.1f} {x + 6.0:.1f},{y - 5.0:.1f} {x:.1f},{y + 6.5:.1f}"
-        return f'<polygon class="tone {tone} full" points="{corners}" fill="{colour}"/>'
-    return _circle(x, y, f"tone {tone}", colour, is_full=tone is Tone.GOOD)
+        yield f'<polygon class="tone {tone} full" points="{corners}" fill="{colour}"/>'
+    else:
+        yield _circle(x, y, f"tone {tone}", colour, is_full=tone is Tone.GOOD)
+    yield text_at(TEXT_START, y - 2.0, row.text, colour=INK)
+    yield text_at(TEXT_START, y + 12.0, row.verdict.marked, colour=colour, weight=700, tone=tone)
 
 
 def _circle(x: float, y: float, name: str, colour: str, *, is_full: bool) -> str:
@@ -183,13 +185,11 @@ def _histogram(chart: Histogram) -> Iterator[str]:
 
 
 def _pair_histogram(chart: PairHistogram) -> Iterator[str]:
-    left, right, top, bottom, colour = 62.0, 372.0, 48.0, 156.0, COLOURS[Tone.GOOD]
+    left, right, top, bottom = 62.0, 372.0, 48.0, 156.0
     n_powers = max(1, math.ceil(math.log10(max(map(max, chart.counts)))))
     up = scale(-0.35, n_powers, bottom, top)  # a single token is seen
-    looks = tuple(f'fill="{fill}" stroke="{colour}" stroke-width="1.2"' for fill in ("#ffffff", colour))
-    bars = tuple(zip(("bar nothing", "bar"), looks, strict=True))
     yield text_at(left, 16.0, chart.title, size=13.0, colour=INK, weight=700)
-    for (bar, look), name, x in zip(bars, chart.names, (left, left + 90.0), strict=True):
+    for (bar, look), name, x in zip(ARM_BARS, chart.names, (left, left + 90.0), strict=True):
         yield rect(bar, (x, 24.0), (10.0, 10.0), look)
         yield text_at(x + 15.0, 33.0, name)
     for power in range(n_powers + 1):
@@ -198,7 +198,7 @@ def _pair_histogram(chart: PairHistogram) -> Iterator[str]:
     slot = (right - left) / len(chart.edges)
     for place, edge in enumerate(chart.edges):
         x = left + slot * place
-        for (bar, look), n, start in zip(bars, (own[place] for own in chart.counts), (0.1, 0.52), strict=True):
+        for (bar, look), n, start in zip(ARM_BARS, (own[place] for own in chart.counts), (0.1, 0.52), strict=True):
             if n:
                 y = up(math.log10(n))
                 yield rect(bar, (x + start * slot, y), (0.38 * slot, bottom - y), look)
@@ -217,10 +217,7 @@ def _pair_bars(chart: PairBars) -> Iterator[str]:
     fastest = (range_[1] for row in chart.rows for range_ in row.ranges if range_)
     most = max((*fastest, *(value or 0.0 for row in chart.rows for value in row.values), 1e-9))
     across, bottom = scale(0.0, 1.04 * most, PLOT_START, PLOT_END), TOP + ROW * len(chart.rows)
-    colour = COLOURS[Tone.GOOD]
-    looks = tuple(f'fill="{fill}" stroke="{colour}" stroke-width="1.2"' for fill in ("#ffffff", colour))
-    bars = tuple(zip(("bar nothing", "bar"), looks, (7.0, 21.0), strict=True))
-    for (name, look, _), text, x in zip(bars, chart.names, (PLOT_START, PLOT_START + 110.0), strict=True):
+    for (name, look), text, x in zip(ARM_BARS, chart.names, (PLOT_START, PLOT_START + 110.0), strict=True):
         yield rect(name, (x, 6.0), (10.0, 10.0), look)
         yield text_at(x + 15.0, 15.0, text)
     step = round_step(most / 4.0)
@@ -231,7 +228,7 @@ def _pair_bars(chart: PairBars) -> Iterator[str]:
         y, tone = TOP + ROW * place, row.ratio.tone
         yield text_at(LABEL_END, y + 18.0, row.label, size=13.0, anchor="end", colour=INK, weight=700)
         yield text_at(LABEL_END, y + 32.0, row.note, anchor="end")
-        for (name, look, down), value, range_ in zip(bars, row.values, row.ranges, strict=True):
+        for (name, look), down, value, range_ in zip(ARM_BARS, (7.0, 21.0), row.values, row.ranges, strict=True):
             if value is not None:
                 yield rect(name, (PLOT_START, y + down), (across(value) - PLOT_START, 11.0), look)
             if range_:

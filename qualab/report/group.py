@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -16,7 +16,7 @@ from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS
 from qualab.model.report import Block, Paragraph, Table
-from qualab.model.speed import Chain, WorkSpeed
+from qualab.model.speed import Chain, Speed, WorkSpeed
 from qualab.report.source import Cells, table, verdict_cell
 from qualab.report.speed import ratio_cell
 from qualab.report.words import Words
@@ -80,8 +80,7 @@ def ranked_group(store: Store, group_id: str, *, now: datetime) -> RankedGroup:
     names = [name for name in first.plan.group.names if name in seen] if first.plan.group else []
     arms, seed = {ArmName.BASELINE.value: store.observations(first.id), **seen}, first.plan.sampling.seed
     timed = {name: speed_of(own, seed=seed) for name, own in seen.items()}
-    candidates = [_candidate(store, own) for own in comparisons]
-    candidates = [replace(own, works=speed.works if (speed := timed.get(own.name)) else ()) for own in candidates]
+    candidates = [_candidate(store, own, timed) for own in comparisons]
     return RankedGroup(
         id=group_id,
         model=first.plan.sampling.model,
@@ -92,10 +91,12 @@ def ranked_group(store: Store, group_id: str, *, now: datetime) -> RankedGroup:
     )
 
 
-def _candidate(store: Store, comparison: Comparison) -> RankedCandidate:
+def _candidate(store: Store, comparison: Comparison, timed: Mapping[str, Speed | None]) -> RankedCandidate:
     group, analysis = comparison.plan.group, store.analysis(comparison.id) if comparison.verdict else None
+    name = group.name if group else ""
     candidate = RankedCandidate(
-        name=group.name if group else "",
+        name=name,
+        works=speed.works if (speed := timed.get(name)) else (),
         comparison_id=comparison.id,
         status=comparison.status,
         verdict=comparison.verdict,

@@ -9,7 +9,7 @@ from qualab.model.engine import Cell as TimedCell
 from qualab.model.names import ArmName, Outcome, Turn
 from qualab.model.reason import Reason, of
 from qualab.model.report import NOTHING, Block, Bullets, Cell, PairBar, PairBars, Paragraph, Table, Tone
-from qualab.model.speed import Advice, ArmSpeed, CellSpeed, Payoff, Ratio
+from qualab.model.speed import Advice, ArmSpeed, Capacity, CellSpeed, Limits, Payoff, Ratio, Speed
 from qualab.model.wording import count
 from qualab.report.source import Cells, table
 from qualab.report.words import FORMS, Words
@@ -62,9 +62,8 @@ def _length(cell: TimedCell) -> str | None:
     return count(cell.prompt_tokens) if cell.prompt_tokens else None  # prompts of a user's file have their own
 
 
-def speed_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
+def speed_blocks(speed: Speed | None, words: Words) -> Iterator[Block]:
     """Show both arms' speed in every cell: bars with the spread of repeats, ratios, and a table."""
-    speed = payoff.speed
     if speed is None:
         return
     yield Paragraph(text=words("speed how", plan=speed.plan), is_muted=True)
@@ -126,9 +125,8 @@ def _quantiles(values_s: Sequence[float | None], form: str) -> str | None:
     return " / ".join(texts) if any(value is not None for value in values_s) else None
 
 
-def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
+def capacity_blocks(capacity: Capacity | None, words: Words) -> Iterator[Block]:
     """Show the KV cache of both arms, and how many requests fit into it at once."""
-    capacity = payoff.capacity
     if capacity is None:
         return
     yield Paragraph(text=words("capacity is", capacity=capacity))
@@ -141,9 +139,8 @@ def capacity_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
         yield table(words, tuple(rows[0]), rows, titles=titles, legends={}, notes=[words("rooms how")])
 
 
-def limits_blocks(payoff: Payoff, words: Words) -> Iterator[Block]:
+def limits_blocks(limits: Limits | None, words: Words) -> Iterator[Block]:
     """Show each arm's limits, and the ladder of lengths that they were found on."""
-    limits = payoff.limits
     if limits is None:
         return
     parts = ("advertised", "verified", "refused from", "fails from", "n deaths", "set to")

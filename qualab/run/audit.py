@@ -24,7 +24,7 @@ from qualab.errors import (
     StoreError,
 )
 from qualab.model.audit import NEUTRAL, ScoredAnswer, Scoring, TokenScores, is_chosen, is_free, pack_ids, unpack_ids
-from qualab.model.engine import AuditSeen, EngineKind, audit_seen, engines_seen
+from qualab.model.engine import AuditSeen, EngineKind, engines_seen, last_seen
 from qualab.model.items import ENGINE_SETTINGS, Answer, Item, Reply, Request, generations
 from qualab.model.names import AnswerStatus, Api, ArmName, AuditPart
 from qualab.model.plan import AuditPlan, SamplingPlan
@@ -66,7 +66,7 @@ async def audit_answers(run: Run, plan: AuditPlan) -> None:
     of what the servers do.
     """
     services, baseline = run.services, run.endpoints.get(ArmName.BASELINE)
-    earlier = audit_seen(await asyncio.to_thread(services.store.observations, run.id))
+    earlier = last_seen(await asyncio.to_thread(services.store.observations, run.id), AuditSeen)
     audit, scoring = _Audit(run, plan), None
     can_score = earlier is None or earlier.scoring is not None or earlier.lack is not None
     if baseline:

@@ -19,7 +19,7 @@ from qualab.errors import BankNotFound, InvalidValue, RunStopped, WrongState
 from qualab.model.bank import Bank, Banked
 from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Analysis
-from qualab.model.engine import BankSeen, Finding, Preflight, bank_seen, engines_seen, pins_seen, tokens_seen
+from qualab.model.engine import BankSeen, Finding, Preflight, engines_seen, last_seen, pins_seen, tokens_seen
 from qualab.model.items import Answer, Item, generations
 from qualab.model.names import ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import BankNoise, BankPlan, Plan, deciding_metrics
@@ -273,7 +273,7 @@ def sample_of(plan: Plan, items: Sequence[Item]) -> list[Item]:
 
 def sample_left(run: Run) -> list[Item]:
     """Return the sample; nothing where it agreed before. Raises RunStopped where it differed before."""
-    seen = bank_seen(run.services.store.observations(run.id)) if run.plan.bank else None
+    seen = last_seen(run.services.store.observations(run.id), BankSeen) if run.plan.bank else None
     if seen and seen.trouble:
         raise _stopped(run, seen.trouble)
     return [] if seen else sample_of(run.plan, run.items)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from functools import partial
 from itertools import combinations, product
 
 from qualab.errors import ComparisonBusy, InvalidValue, QualabError, RunStopped, UsageError, WrongState
-from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.names import AuditPart, ComparisonStatus
@@ -90,21 +88,11 @@ async def start_group(
                 preflight.stop_at(checked.findings)
             all_checked.append(checked)
         now = asked_at or services.clock.now()
-        group_id = comparison_id.removesuffix(f"-{first}") or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        group_id = comparison_id.removesuffix(f"-{first}") or prepare.new_id(now)
         runs = []
-        for name, url in settings.candidates.items():
+        for name, pair in pairs.items():
             own = replace(plan, group=Group(id=group_id, name=name, names=tuple(pairs)))
-            comparison = Comparison(
-                id=f"{group_id}-{name}",
-                plan=own,
-                plan_hash=plan_hash(own),
-                status=ComparisonStatus.PLANNED,
-                label=settings.label,
-                created_at=now,
-                baseline_url=settings.baseline,
-                candidate_url=url,
-                local=local,
-            )
+            comparison = prepare.new_comparison(f"{group_id}-{name}", own, pair, now=now)
             runs.append(Run(services, comparison, tasks, items, arms[name]))
         banked = banked_answers(services.store, plan, items)
         services.store.create(runs[0].comparison, items, banked, more=[run.comparison for run in runs[1:]])
@@ -287,30 +275,25 @@ async def _goes_on(members: Sequence[Member], own: Member, then: Callable[[], Aw
 
 async def _ask_candidate(member: Member, recorder: Recorder[tuple[Sequence[str], Answer]]) -> None:
     """Ask one candidate until it has had all, or fails too often, which ends its own comparison alone."""
-    arm, ids = member.arm, (member.run.id,)
+    arm, run = member.arm, member.run
 
     async def add(answer: Answer) -> None:
-        await recorder.add((ids, answer))
+        await recorder.add(((run.id,), answer))
 
     try:
-        await work(arm, add, member.run)
+        await work(arm, add, run)
         arm.check_answered()
     except RunStopped as stop:
-        _stop(member, stop)
+        arm.is_asked, member.stop = False, stop
+        stop.hint, group = resume_hint(run.id, retry_failed=True), run.plan.group
+        if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last
+            set_status(run, ComparisonStatus.STOPPED, stop)
+        run.services.progress.phase(f"Candidate {_name(run.comparison)}: {stop.message}; the others go on")
         while not arm.queue.empty():
             arm.queue.get_nowait()
         with suppress(ValueError):  # nobody waits any more for what was in flight
             while True:
                 arm.queue.task_done()
-
-
-def _stop(member: Member, stop: RunStopped) -> None:
-    member.arm.is_asked, member.stop = False, stop
-    stop.hint = resume_hint(member.run.id, retry_failed=True)
-    group = member.run.plan.group
-    if group and group.name != group.names[0]:  # the first may stand for all in a queue: it stops last
-        set_status(member.run, ComparisonStatus.STOPPED, stop)
-    member.run.services.progress.phase(f"Candidate {_name(member.run.comparison)}: {stop.message}; the others go on")
 
 
 def _share(run: Run, others: Sequence[Run]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,9 @@ from qualab.model.names import AnswerStatus, Api, ArmName, Language, Outcome, Wo
 from qualab.model.plan import SamplingPlan
 from qualab.model.registry import urls_of
 from qualab.report.words import ENGLISH
-from qualab.run.group import start_group
 from qualab.run.prepare import Run, Services
-from qualab.run.run import alone_on_hosts, start
-from qualab.run.timed import stored_runs, without_tasks
+from qualab.run.run import alone_on_hosts
+from qualab.run.timed import stored_runs
 from qualab.run.workloads import filler
 from qualab.settings import Settings
 
@@ -76,12 +75,6 @@ def told_tokens(message: str, *, tokens: int, output_tokens: int, advertised: in
     return min(counts, key=lambda n: abs(n - tokens), default=None)
 
 
-async def start_limits(services: Services, settings: Settings) -> None:
-    """Store a new pair, or several candidates, as comparisons without tasks. Raises as `start`."""
-    own = without_tasks(settings).model_copy(update={"speed": False})
-    await (start_group if own.candidates else start)(services, own)
-
-
 async def find_limits(services: Services, comparison_id: str, settings: Settings, options: LimitsOptions) -> None:
     """Try ever longer prompts on the arms of a stored comparison or group, one after the other, or go on with that.
 
@@ -89,15 +82,12 @@ async def find_limits(services: Services, comparison_id: str, settings: Settings
     EndpointMisconfigured for one that does not tokenize, ComparisonBusy for one that is in use.
     """
     async with stored_runs(services, comparison_id, settings) as runs:
-        arms = [(ArmName.BASELINE, runs[0].comparison.baseline_url, runs)]
-        arms += [(ArmName.CANDIDATE, run.comparison.candidate_url, [run]) for run in runs]
+        arms = ((ArmName.BASELINE, runs), *((ArmName.CANDIDATE, [run]) for run in runs))
         policy = replace(runs[0].plan.policy, concurrency=1, max_attempts=1, timeout_s=options.timeout_s)
-        with ExitStack() as stack:
-            for run in runs:
-                stack.enter_context(alone_on_hosts(services, run.id))
-            for arm, url, own in (entry for entry in arms if entry[0] in options.arms):
-                key = services.keys.get(arm)
-                async with services.open_endpoint(urls_of(url)[0], policy=policy, key=key) as endpoint:
+        with alone_on_hosts(runs):
+            for arm, own in (entry for entry in arms if entry[0] in options.arms):
+                url, key = urls_of(own[0].endpoints[arm].url)[0], services.keys.get(arm)
+                async with services.open_endpoint(url, policy=policy, key=key) as endpoint:
                     await _Ladder(arm, own, endpoint, options, services, runs[0].plan.sampling).climb()
 
 
@@ -174,22 +164,16 @@ class _Ladder:
     def _judged(
         self, reply: Reply, codes: Sequence[str], probes: Sequence[Probe], tokens: int, language: Language
     ) -> Probe:
-        output_tokens, text, told, error = (
-            self.options.output_tokens,
-            reply.text or "",
-            reply.prompt_tokens,
-            reply.error,
-        )
-        n_right = sum(code in text for code in codes)
+        text, told, error = reply.text or "", reply.prompt_tokens, reply.error
+        n_right, output_tokens = sum(code in text for code in codes), self.options.output_tokens
         if reply.status.is_failure:
             outcome = Outcome.BROKEN
         elif reply.status is AnswerStatus.REJECTED:
             outcome = Outcome.REFUSED
             told = told_tokens(error, tokens=tokens, output_tokens=output_tokens, advertised=self.advertised)
         else:
-            outcome = outcome_of(
-                text, n_right, expected=needles_expected(probes, language), is_cut=(told or tokens) < 0.9 * tokens
-            )
+            expected, is_cut = needles_expected(probes, language), (told or tokens) < 0.9 * tokens
+            outcome = outcome_of(text, n_right, expected=expected, is_cut=is_cut)
             error = "" if outcome is Outcome.RIGHT else " ".join(text.split())[:80]
         return Probe(
             arm=self.arm,

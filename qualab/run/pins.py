@@ -243,7 +243,10 @@ class LocalPins:
         with suppress(OSError):
             if commit := snapshot_of(str(folder.resolve())):
                 return commit
-        return _git_commit(folder / ".git") or _hub_commit(folder / _HUB_METADATA)
+        # each file's metadata begins with the commit that it was downloaded of
+        metadata = (folder / _HUB_METADATA).rglob("*.metadata")
+        commits = {_text(path).split("\n", 1)[0].strip() for path in metadata}
+        return _git_commit(folder / ".git") or (commit_of(commits.pop()) if len(commits) == 1 else "")
 
     async def _read(self, files: list[_File], folder: Path, say: Callable[[str], None]) -> None:
         total, done = sum(size_bytes for _, size_bytes, _ in files), 0
@@ -301,12 +304,6 @@ def _git_commit(git: Path) -> str:
     ref = head.removeprefix("ref: ")
     packed = {name: commit for commit, name in _PACKED.findall(_text(git / "packed-refs"))}
     return commit_of(_text(git / ref)) or packed.get(ref, "")
-
-
-def _hub_commit(folder: Path) -> str:
-    # each file's metadata begins with the commit that it was downloaded of
-    commits = {_text(path).split("\n", 1)[0].strip() for path in folder.rglob("*.metadata")}
-    return commit_of(commits.pop()) if len(commits) == 1 else ""
 
 
 def _text(path: Path) -> str:

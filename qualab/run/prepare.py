@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +19,7 @@ from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item, Prompt, Request, generation_request, loglikelihood_parts, loglikelihood_request
-from qualab.model.names import Api, ArmName, RequestKind
+from qualab.model.names import Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import (
     Assumptions,
     LookPlan,
@@ -142,6 +143,26 @@ def local_of(settings: Settings) -> dict[str, str]:
         "containers": arms_text(settings.containers),
         **({"speed_prompts": str(settings.speed_prompts.resolve())} if settings.speed_prompts else {}),
     }
+
+
+def new_id(now: datetime) -> str:
+    """Make an id that nobody has."""
+    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def new_comparison(comparison_id: str, plan: Plan, settings: Settings, *, now: datetime) -> Comparison:
+    """Make a comparison that nothing is asked of yet."""
+    return Comparison(
+        id=comparison_id,
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        status=ComparisonStatus.PLANNED,
+        label=settings.label,
+        created_at=now,
+        baseline_url=settings.baseline,
+        candidate_url=settings.candidate,
+        local=local_of(settings),
+    )
 
 
 def make_plan(

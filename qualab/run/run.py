@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -28,9 +27,17 @@ from qualab.errors import (
     WrongState,
 )
 from qualab.harness.process import LoadedTasks
-from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import EngineSeen, PinsSeen, Preflight, audit_seen, engines_seen, pins_seen, tokens_seen
+from qualab.model.engine import (
+    AuditSeen,
+    EngineSeen,
+    PinsSeen,
+    Preflight,
+    engines_seen,
+    last_seen,
+    pins_seen,
+    tokens_seen,
+)
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import Plan
@@ -80,17 +87,7 @@ async def start(
         tasks, plan, items, checked = await prepared(services, settings, endpoints, frozen)
         preflight.stop_at(checked.findings)
         now = asked_at or services.clock.now()
-        comparison = Comparison(
-            id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            plan=plan,
-            plan_hash=plan_hash(plan),
-            status=ComparisonStatus.PLANNED,
-            label=settings.label,
-            created_at=now,
-            baseline_url=settings.baseline,
-            candidate_url=settings.candidate,
-            local=prepare.local_of(settings),
-        )
+        comparison = prepare.new_comparison(comparison_id or prepare.new_id(now), plan, settings, now=now)
         services.store.create(comparison, items, banked_answers(services.store, plan, items))
         run = Run(services, comparison, tasks, items, endpoints)
         with way_on(run.id), claimed(services, run.id):
@@ -122,20 +119,33 @@ async def resume(
     stopped, to be resumed.
     """
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    plan = prepare.refuse_imported(comparison, "resumed").plan
-    both = comparison.baseline_url, comparison.candidate_url
+    prepare.refuse_imported(comparison, "resumed")
+    async with _reopened(services, comparison, arms, local, way_on(comparison.id)) as run:
+        if retry_failed:
+            services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
+        return await to_the_end(run)
+
+
+@asynccontextmanager
+async def _reopened(
+    services: Services,
+    comparison: Comparison,
+    arms: Iterable[ArmName],
+    local: Mapping[str, str] | None,
+    way: AbstractContextManager[object],
+) -> AsyncIterator[Run]:
+    """Hold a stored comparison with its arms open: they have to be what they were. `way` is entered with its claim."""
+    plan, both = comparison.plan, (comparison.baseline_url, comparison.candidate_url)
     urls = _served(services, *both, arms, is_sequential=plan.sequential)
     here = {**comparison.local, **(local or {})}
     tasks = await load(services, lambda: prepare.tasks_again(services, comparison, here))
     items = list(services.store.items(comparison.id))
     async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
         run = Run(services, comparison, tasks, items, endpoints)
-        with way_on(run.id), claimed(services, run.id):
+        with way, claimed(services, run.id):
             with kept_alive(run):
                 await check_again(run, here)
-            if retry_failed:
-                services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
-            return await to_the_end(run)
+            yield run
 
 
 def auditable(services: Services, comparison_id: str, *, is_given: bool = False) -> Comparison:
@@ -181,26 +191,17 @@ async def audit(
     """
     comparison = auditable(services, comparison_id)
     plan = comparison.plan
-    both = comparison.baseline_url, comparison.candidate_url
-    urls = _served(services, *both, arms, is_sequential=plan.sequential)
-    here = {**comparison.local, **(local or {})}
-    tasks = await load(services, lambda: prepare.tasks_again(services, comparison, here))
-    items = list(services.store.items(comparison.id))
     planned = plan.audit or settings.model_copy(update={"audit": True}).audit_plan(plan.suite)
     assert planned is not None
-    async with preflight.open_arms(services, urls, policy=plan.policy) as endpoints:
-        run = Run(services, comparison, tasks, items, endpoints)
-        with claimed(services, run.id):
-            with kept_alive(run):
-                await check_again(run, here)
-            await audit_answers(run, planned)
-            await record_replicas(run, run.endpoints)
-            return await analysed_run(run)
+    async with _reopened(services, comparison, arms, local, nullcontext()) as run:
+        await audit_answers(run, planned)
+        await record_replicas(run, run.endpoints)
+        return await analysed_run(run)
 
 
 def lacks_baseline(store: Store, comparison_id: str) -> bool:
     """True where a sequential comparison's audit ended because the baseline's turn was over."""
-    seen = audit_seen(store.observations(comparison_id))
+    seen = last_seen(store.observations(comparison_id), AuditSeen)
     return seen is not None and seen.lack is not None and seen.lack.code == BASELINE_AWAY
 
 
@@ -397,15 +398,15 @@ def claimed(services: Services, comparison_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def alone_on_hosts(services: Services, comparison_id: str) -> Iterator[None]:
-    """Keep other comparisons off the hosts of one that is claimed, as for what is timed. Raises ComparisonBusy."""
-    store, runner, stale_after_s = services.store, services.runner, services.heartbeat.stale_after_s
-    is_new = store.hold_hosts(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
-    try:
+def alone_on_hosts(runs: Iterable[Run]) -> Iterator[None]:
+    """Keep other comparisons off the hosts of those that are claimed, as for what is timed. Raises ComparisonBusy."""
+    with ExitStack() as stack:
+        for run in runs:
+            store, runner, now = run.services.store, run.services.runner, run.services.clock.now()
+            stale_after_s = run.services.heartbeat.stale_after_s
+            if store.hold_hosts(run.id, runner=runner, now=now, stale_after_s=stale_after_s):
+                stack.callback(store.free_hosts, run.id, runner=runner)
         yield
-    finally:
-        if is_new:
-            store.free_hosts(comparison_id, runner=runner)
 
 
 async def time_arms(runs: Sequence[Run]) -> None:
@@ -422,8 +423,7 @@ async def time_arms(runs: Sequence[Run]) -> None:
                 stack.enter_context(kept_alive(run))
             for n_left in reversed(range(FREE_WITHIN_S if plan.tasks else 1)):
                 try:
-                    for run in runs:
-                        stack.enter_context(alone_on_hosts(services, run.id))
+                    stack.enter_context(alone_on_hosts(runs))
                     break
                 except ComparisonBusy:
                     if not n_left:

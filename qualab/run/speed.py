@@ -135,9 +135,10 @@ class _Measurement:
 
     def _is_warm(self, cell: Cell, *, is_late: bool) -> bool:
         """Tell whether enough warm-up was done, and the last repeats are alike in each arm."""
-        own = [arm.bursts[cell, True] for arm in self.arms]
+        own = [[_speed(burst) for burst in arm.bursts[cell, True]] for arm in self.arms]
         is_whole = self.plan.warmup <= min(map(len, own)) == max(map(len, own))
-        return is_whole and (is_late or all(map(_is_stable, own)))
+        newest = [speeds[-N_STABLE:] for speeds in own]
+        return is_whole and (is_late or all(max(speeds) <= STABLE * min(speeds) for speeds in newest))
 
     def _is_done(self, cell: Cell, *, is_late: bool) -> bool:
         """Tell whether a cell needs no further repeat, or may have none."""
@@ -282,11 +283,6 @@ def _foreign(before: Counters | None, after: Counters | None, streams: Sequence[
 
 def _speed(burst: Burst) -> float:
     return burst.n_tokens / max(1e-9, sum(stream.latency_s for stream in burst.streams))
-
-
-def _is_stable(bursts: Sequence[Burst]) -> bool:
-    speeds = [_speed(burst) for burst in bursts[-N_STABLE:]]
-    return max(speeds) <= STABLE * min(speeds)
 
 
 def _is_refused(burst: Burst) -> bool:

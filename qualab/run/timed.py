@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 
 from qualab.errors import WrongState
@@ -24,18 +24,13 @@ OF_TASKS = (
 )
 
 
-def without_tasks(settings: Settings) -> Settings:
-    """Return the settings of a comparison of the same arms that asks no task."""
-    defaults = {name: Settings.model_fields[name].default for name in OF_TASKS}
-    return settings.model_copy(update={**defaults, "tasks": NO_TASKS, "audit": False})
-
-
-async def start_speed(services: Services, settings: Settings) -> None:
-    """Time a new pair, or several candidates together, in comparisons without tasks. Raises as `start`.
+async def start_speed(services: Services, settings: Settings, *, is_timed: bool = True) -> None:
+    """Store a new pair, or several candidates, as comparisons without tasks, and time them. Raises as `start`.
 
     Engines may differ in more than the drafter: that is told with the result.
     """
-    own = without_tasks(settings).model_copy(update={"speed": True})
+    defaults = {name: Settings.model_fields[name].default for name in OF_TASKS}
+    own = settings.model_copy(update={**defaults, "tasks": NO_TASKS, "audit": False, "speed": is_timed})
     await (start_group if own.candidates else start)(services, own)
 
 
@@ -51,9 +46,7 @@ async def speed_of_stored(
         seen = services.store.observations(runs[0].id)
         before = [own.plan for own in seen if isinstance(own, Burst)]
         plan = changed_plan(before[-1] if before else runs[0].plan.speed, settings, given)
-        with ExitStack() as stack:
-            for run in runs:
-                stack.enter_context(alone_on_hosts(services, run.id))
+        with alone_on_hosts(runs):
             await measure_speed(runs, plan)
         for run in runs:
             if not run.plan.tasks and run.comparison.status is not ComparisonStatus.FINISHED:

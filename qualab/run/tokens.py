@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from qualab.analysis.noise import generated_texts
 from qualab.errors import QualabError
 from qualab.model.comparison import Comparison
-from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, first_tokens_seen
+from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, last_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
 from qualab.run.ask import kept_alive
@@ -59,7 +59,7 @@ async def count_tokens(run: Run) -> None:
         pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
         by = TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
         by = TokenizedBy.NAMED if comparison.local.get("tokenizer") else by
-        earlier = first_tokens_seen(store.observations(run.id))
+        earlier = last_seen(store.observations(run.id), FirstTokensSeen)
         known: Places = {}
         if earlier and earlier.by is by:
             known = {(kind, *key): token for kind in PairKind for key, token in earlier.places(kind).items()}

@@ -221,7 +221,8 @@ def calibration(
         excess = (tokens.ranks == 1) - likely
         sums, lengths = tokens.by_answer(excess), tokens.by_answer(np.ones(tokens.n_tokens))
         spread = math.sqrt(float(np.sum(likely * (1.0 - likely))))
-        resampled = _resampled_means(sums, lengths, rng=rng, n_resamples=n_resamples)
+        draws = (rng.integers(sums.size, size=sums.size) for _ in range(n_resamples))
+        resampled = np.array([sums[drawn].sum() / lengths[drawn].sum() for drawn in draws])
         return TopChoice(
             excess=float(excess.mean()),
             statistic=float(excess.sum()) / spread if spread else None,
@@ -235,13 +236,3 @@ def calibration(
         difference=after.excess - before.excess,
         interval=interval(after_resampled - before_resampled, baseline, candidate),
     )
-
-
-def _resampled_means(
-    sums: FloatArray, lengths: FloatArray, *, rng: np.random.Generator, n_resamples: int
-) -> FloatArray:
-    means = np.empty(n_resamples)
-    for number in range(n_resamples):
-        drawn = rng.integers(sums.size, size=sums.size)
-        means[number] = sums[drawn].sum() / lengths[drawn].sum()
-    return means

@@ -42,8 +42,9 @@ class RepeatedCounts:
         RepeatedCounts(counts=(1, 1, 2, 0, 0))
         """
         before, after = finite(baseline, name="Baseline"), finite(candidate, name="Candidate")
+        if before.shape != after.shape or not (is_mean_of(before, n_runs) and is_mean_of(after, 1)):
+            raise InvalidValue(f"These are no means of {n_runs} answers", hint="Score every answer 0 or 1.")
         places = np.round((after - before) * n_runs)
-        _check_means(before, after, n_runs)
         return cls(counts=tuple(np.bincount(places.astype(np.int64) + n_runs, minlength=2 * n_runs + 1).tolist()))
 
     @property
@@ -112,11 +113,6 @@ def is_mean_of(values: FloatArray, n_runs: int) -> bool:
         return bool(np.all((values == 0.0) | (values == 1.0)))
     places = values * n_runs
     return bool(np.all((np.abs(places - np.round(places)) <= _HAIR) & (places >= -_HAIR) & (places <= n_runs + _HAIR)))
-
-
-def _check_means(baseline: FloatArray, candidate: FloatArray, n_runs: int) -> None:
-    if baseline.shape != candidate.shape or not (is_mean_of(baseline, n_runs) and is_mean_of(candidate, 1)):
-        raise InvalidValue(f"These are no means of {n_runs} answers", hint="Score every answer 0 or 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

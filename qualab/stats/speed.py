@@ -140,20 +140,17 @@ def modes_of(repeats: Sequence[Sequence[float]]) -> tuple[tuple[float, float], .
     )
     if speeds.size < FEWEST_SPEEDS or speeds[0] == speeds[-1]:
         return ()
-    root = math.sqrt(_effective_size(repeats, speeds.size))
+    m, n_repeats = min(map(len, repeats)), len(repeats)
+    size = float(n_repeats)
+    if m > 1 and n_repeats > 1:
+        icc = variance_components([list(own)[:m] for own in repeats]).icc or 0.0
+        size = speeds.size / (1.0 + (speeds.size / n_repeats - 1.0) * icc)
+    root = math.sqrt(size)
     if dip(speeds) <= (0.54 - 0.3 / root) / root:  # the 95 % quantile for uniform values, by simulation, to within 1 %
         return ()
     sizes, sums = np.arange(1, speeds.size), np.cumsum(speeds)
     split = 1 + int(np.argmax((sums[:-1] - sizes * speeds.mean()) ** 2 / (sizes * (speeds.size - sizes))))
     return tuple((float(np.median(mode)), mode.size / speeds.size) for mode in (speeds[split:], speeds[:split]))
-
-
-def _effective_size(repeats: Sequence[Sequence[float]], n: int) -> float:
-    m = min(map(len, repeats))
-    if m < 2 or len(repeats) < 2:
-        return float(len(repeats))
-    icc = variance_components([list(speeds)[:m] for speeds in repeats]).icc or 0.0
-    return n / (1.0 + (n / len(repeats) - 1.0) * icc)
 
 
 def dip(values: FloatArray) -> float:

@@ -26,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-from qualab.errors import ComparisonBusy, InfrastructureError, InvalidValue, StoreError, VersionConflict
+from qualab.errors import ComparisonBusy, InvalidValue, StoreError, VersionConflict
 from qualab.model.canonical import adapter
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
@@ -204,8 +204,13 @@ class Queue(Sessions):
                 takeovers = row.takeovers + 1 if n_answers == row.takeover_answers else 0
                 values |= {"takeovers": takeovers, "takeover_answers": n_answers}
                 if takeovers > MOST_TAKEOVERS:
-                    lost = _workers_lost(row, takeovers)
-                    error = {"code": lost.code, "message": lost.message, "hint": lost.hint}
+                    error = {
+                        "code": "workers-lost",
+                        "message": f"One worker after another was lost while it ran this, {takeovers} in a row without "
+                        f"one more answer, the last one {row.runner}",
+                        "hint": "Look into the workers' logs (killed for memory?), then "
+                        f"POST /v1/comparisons/{row.id}/resume",
+                    }
                     values = {"status": ComparisonStatus.FAILED, "takeovers": 0, "error": error, **_FREE}
                     values["stop_reason"] = Reason("stopped.workers-lost", {"n": takeovers, "runner": row.runner})
             # it may be cancelled at this moment
@@ -340,15 +345,6 @@ def _others(connection: Connection, key: int) -> ColumnElement[bool]:
 def _fail_others(connection: Connection, key: int, error: Mapping[str, str]) -> None:
     others = _change(status=ComparisonStatus.FAILED, error=dict(error), **_FREE)
     connection.execute(others.where(_others(connection, key), _C.status.in_(_IN_HAND)))
-
-
-def _workers_lost(row: Row[Any], takeovers: int) -> InfrastructureError:
-    return InfrastructureError(
-        f"One worker after another was lost while it ran this, {takeovers} in a row without one more answer, "
-        f"the last one {row.runner}",
-        hint=f"Look into the workers' logs (killed for memory?), then POST /v1/comparisons/{row.id}/resume",
-        code="workers-lost",
-    )
 
 
 def _next(connection: Connection, runner: str, now: datetime, stale_after_s: float) -> Row[Any] | None:

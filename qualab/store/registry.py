@@ -7,21 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 
 from qualab.errors import InvalidValue, ItemNotFound, StoreError
 from qualab.model.canonical import adapter, plain
@@ -64,17 +50,17 @@ from qualab.store.tables import UtcTime, answer, audit, comparison, item, look, 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POSITIONS = range(2**31)
 _C, _O = comparison.c, outcome.c
-_LAST_LOOK = select(look.c.body).where(look.c.comparison_key == _C.key).order_by(look.c.number.desc()).limit(1)
-_SUMMARIES: Select[Any] = select(
+_LAST_LOOK = sa.select(look.c.body).where(look.c.comparison_key == _C.key).order_by(look.c.number.desc()).limit(1)
+_SUMMARIES: sa.Select[Any] = sa.select(
     *(_C[name] for name in ("key", "verdict_rank")),
     *(_C[name] for name in ComparisonSummary.__dataclass_fields__ if name in _C),
-    exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
+    sa.exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
     _LAST_LOOK.scalar_subquery().label("last_look"),
 )
-_BY_ID = _C.id == bindparam("id")
+_BY_ID = _C.id == sa.bindparam("id")
 # made once: SQLAlchemy finds how it compiled them by their identity
 _SUMMARY = _SUMMARIES.where(_BY_ID)
-_SUMMARIES_BY_ID = _SUMMARIES.where(_C.id.in_(bindparam("ids", expanding=True)))
+_SUMMARIES_BY_ID = _SUMMARIES.where(_C.id.in_(sa.bindparam("ids", expanding=True)))
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
 """The column that an order sorts by before the time."""
 
@@ -96,7 +82,7 @@ class Registry(Sessions):
         with self.reading() as connection:
             rows = connection.execute(query).all()
 
-        def cursor_of(row: Row[Any]) -> str:
+        def cursor_of(row: sa.Row[Any]) -> str:
             own = [] if rank is None else [row._mapping[rank.name]]
             return encode_cursor(name, *own, (row.created_at - _EPOCH) // timedelta(microseconds=1), row.key)
 
@@ -115,7 +101,7 @@ class Registry(Sessions):
     def counts(self) -> Mapping[str, int]:
         """Count comparisons by status; a status that none has is left out."""
         with self.reading() as connection:
-            rows = connection.execute(select(_C.status, func.count()).group_by(_C.status))
+            rows = connection.execute(sa.select(_C.status, sa.func.count()).group_by(_C.status))
             return {status.value: n for status, n in rows}
 
     def delete(
@@ -128,7 +114,7 @@ class Registry(Sessions):
         """
         with self.writing() as connection:
             # nobody changes it until the transaction ends
-            connection.execute(select(_C.key).where(_C.id == comparison_id).with_for_update())
+            connection.execute(sa.select(_C.key).where(_C.id == comparison_id).with_for_update())
             summary = _read_summary(connection, comparison_id)
             if version is not None and version != summary.version:
                 raise changed(comparison_id)
@@ -136,7 +122,7 @@ class Registry(Sessions):
                 raise signed_off(comparison_id)
             check_not_banked(connection, comparison_id)
             check_deletable(connection, comparison_id, now=entry.at, stale_after_s=stale_after_s)
-            connection.execute(delete(comparison).where(_C.id == comparison_id))
+            connection.execute(sa.delete(comparison).where(_C.id == comparison_id))
             add_entry(connection, entry)
 
     # outcomes and items
@@ -144,7 +130,7 @@ class Registry(Sessions):
     def has_outcomes(self, comparison_id: str) -> bool:
         """Check whether any outcomes are stored. Raises ComparisonNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
-            return bool(connection.scalar(select(exists().where(_O.comparison_key == key))))
+            return bool(connection.scalar(sa.select(sa.exists().where(_O.comparison_key == key))))
 
     def outcomes(
         self,
@@ -157,10 +143,10 @@ class Registry(Sessions):
     ) -> Page[Outcome]:
         """Read a page by (position, repeat), or backward. Raises InvalidValue for a cursor of another list."""
         limit, place = max(limit, 1), (_O.position, _O.repeat)
-        query = select(outcome).where(*_conditions(filters)).limit(limit + 1)
+        query = sa.select(outcome).where(*_conditions(filters)).limit(limit + 1)
         query = query.order_by(*(column.desc() if is_backward else column for column in place))
         if cursor is not None:
-            here, there = tuple_(*place), tuple_(*decode_cursor(cursor, "items", int, int))
+            here, there = sa.tuple_(*place), sa.tuple_(*decode_cursor(cursor, "items", int, int))
             query = query.where(here < there if is_backward else here > there)
         with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(_O.comparison_key == key)).all()
@@ -171,13 +157,13 @@ class Registry(Sessions):
         """Read an item with both arms' answers and scores. Raises ItemNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
             is_item = item.c.comparison_key == key, item.c.position == position
-            row = connection.execute(select(item).where(*is_item)).one_or_none() if position in _POSITIONS else None
+            row = connection.execute(sa.select(item).where(*is_item)).one_or_none() if position in _POSITIONS else None
             if row is None:
                 raise ItemNotFound(
                     f"Comparison {comparison_id} has no item at position {position}", hint="Positions count from 0"
                 )
             c = answer.c
-            of_arms = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
+            of_arms = sa.select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
             answers = connection.execute(of_arms.order_by(c.arm, c.choice, c.repeat))
             scores = connection.execute(
                 SCORES.where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
@@ -203,11 +189,11 @@ class Registry(Sessions):
     def tokens(self) -> Sequence[Token]:
         """List tokens, newest first."""
         with self.reading() as connection:
-            return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
+            return [value_of(Token, row) for row in connection.execute(sa.select(token).order_by(token.c.key.desc()))]
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
         """Revoke a token from the entry's time on, unless it is revoked already. Raises InvalidValue."""
-        living = update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None))
+        living = sa.update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None))
         with self.writing() as connection:
             if connection.execute(living.values(revoked_at=entry.at)).rowcount:
                 add_entry(connection, entry)
@@ -222,7 +208,7 @@ class Registry(Sessions):
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
         """Read a page of entries, newest first. Raises InvalidValue for a cursor of another list."""
         limit = max(limit, 1)
-        query = select(audit).order_by(audit.c.key.desc()).limit(limit + 1)
+        query = sa.select(audit).order_by(audit.c.key.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(audit.c.key < decode_cursor(cursor, "audit", int)[0])
         with self.reading() as connection:
@@ -231,7 +217,7 @@ class Registry(Sessions):
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
         """List the entries of one subject and action, oldest first."""
-        query = select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
+        query = sa.select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
         with self.reading() as connection:
             return [value_of(AuditEntry, row) for row in connection.execute(query)]
 
@@ -247,42 +233,40 @@ class Registry(Sessions):
         """List sign-offs, oldest first."""
         c = signoff.c
         with self.reading_of(comparison_id) as (connection, key):
-            rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
-            return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=_obstacles(row)) for row in rows]
+            rows = connection.execute(sa.select(signoff).where(c.comparison_key == key).order_by(c.number))
+            read, own = adapter(tuple[Reason, ...]).validate_python, {"comparison_id": comparison_id}
+            return [value_of(SignOff, row, obstacles=read(row.obstacles), **own) for row in rows]
 
 
-def _read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
+def _read_summary(connection: sa.Connection, comparison_id: str) -> ComparisonSummary:
     row = connection.execute(_SUMMARY, {"id": comparison_id}).one_or_none()
     if row is None:
         raise not_found(comparison_id)
     return _summary_of(row)
 
 
-def _summary_of(row: Row[Any]) -> ComparisonSummary:
+def _summary_of(row: sa.Row[Any]) -> ComparisonSummary:
     n_asked = None if row.last_look is None else look_of(row.last_look).ended_at(row.n_items)
     own = {"is_signed_off": bool(row.is_signed_off), "n_items_asked": n_asked, "experiment": None}
     return value_of(ComparisonSummary, row, **own)
 
 
-def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnElement[bool]:
+def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> sa.ColumnElement[bool]:
     kinds = [] if rank is None else [str if order is ListOrder.LABEL else int]
     *own, created_us, key = decode_cursor(cursor, name, *kinds, int, int)
     try:
         created_at = _EPOCH + timedelta(microseconds=created_us)
     except OverflowError:  # beyond all times
         created_at = (datetime.min if created_us < 0 else datetime.max).replace(tzinfo=UTC)
-    later: ColumnElement[bool] = tuple_(_C.created_at, _C.key) < tuple_(literal(created_at, UtcTime), literal(key))
+    later: sa.ColumnElement[bool] = sa.tuple_(_C.created_at, _C.key) < sa.tuple_(
+        sa.literal(created_at, UtcTime), sa.literal(key)
+    )
     # the first condition follows from the second, and lets an index begin there
-    return later if rank is None else (rank >= own[0]) & or_(rank > own[0], later)
+    return later if rank is None else (rank >= own[0]) & sa.or_(rank > own[0], later)
 
 
-def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:
-    obstacles: tuple[Reason, ...] = adapter(tuple[Reason, ...]).validate_python(row.obstacles)
-    return obstacles
-
-
-def _conditions(filters: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
-    conditions: Mapping[str, Callable[[Any], ColumnElement[bool]]] = {
+def _conditions(filters: OutcomeFilter) -> Iterator[sa.ColumnElement[bool]]:
+    conditions: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = {
         "task": _O.task.__eq__,
         "flipped": lambda is_in: _change_in(Change.GAIN, Change.LOSS, is_in=is_in),
         "change": _O.change.__eq__,
@@ -297,12 +281,12 @@ def _conditions(filters: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
             yield condition(value)
 
 
-def _change_in(*changes: Change, is_in: bool) -> ColumnElement[bool]:
+def _change_in(*changes: Change, is_in: bool) -> sa.ColumnElement[bool]:
     """Match these changes, or all others: named either way, so that an index serves."""
-    condition: ColumnElement[bool] = _O.change.in_([change for change in Change if (change in changes) is is_in])
+    condition: sa.ColumnElement[bool] = _O.change.in_([change for change in Change if (change in changes) is is_in])
     return condition
 
 
-def _read_token(connection: Connection, token_id: str) -> Token | None:
-    row = connection.execute(select(token).where(token.c.id == token_id)).one_or_none()
+def _read_token(connection: sa.Connection, token_id: str) -> Token | None:
+    row = connection.execute(sa.select(token).where(token.c.id == token_id)).one_or_none()
     return None if row is None else value_of(Token, row)

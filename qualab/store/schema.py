@@ -41,20 +41,18 @@ def read_revisions(migrations: Path) -> list[str]:
     return revisions
 
 
-def open_store(url: str, *, migrations: Path, create: bool = True) -> Store:
+def open_store(url: str, *, migrations: Path) -> Store:
     """Open the database at a file path, sqlite:///FILE or postgresql://USER@HOST/NAME.
 
-    A SQLite file that is missing or empty is made, with the newest schema, unless `create` is False. Any other database
-    must have this version's schema: SchemaMismatch. Raises StoreError for what is no database, cannot be reached ...
+    A SQLite file that is missing or empty is made, with the newest schema. Any other database must have this
+    version's schema: SchemaMismatch. Raises StoreError for what is no database, cannot be reached ...
     """
     location = locate(url)
-    if not create:
-        _refuse_missing(location)
     store = Store(location)
     weakref.finalize(store, store.engine.dispose)  # also at the end of the process: SQLite then empties its log
     path = location.path
     revision = _read_revision(store) if path is None or path.exists() else None
-    if revision is None and create and path is not None:
+    if revision is None and path is not None:
         _migrate(store, migrations)
         return store
     head = _refuse_unknown(revision, migrations, location)
@@ -79,9 +77,13 @@ def upgrade(url: str, migrations: Path) -> None:
 
 
 def current(url: str, migrations: Path) -> tuple[str | None, str]:
-    """Read the database's revision (None where it has no schema) and the one that this version needs."""
+    """Read the database's revision (None where it has no schema) and the one that this version needs.
+
+    Raises StoreError where there is no SQLite file, which connecting would make.
+    """
     location = locate(url)
-    _refuse_missing(location)
+    if location.path is not None and not location.path.exists():
+        raise StoreError(f"there is no database at {location}", hint="check the path given with --db")
     with Sessions(location) as sessions:
         return _read_revision(sessions), read_revisions(migrations)[-1]
 
@@ -108,12 +110,6 @@ def _migrate(sessions: Sessions, migrations: Path) -> None:
 def _read_revision(sessions: Sessions) -> str | None:
     with sessions.reading() as connection:
         return _revision(connection, sessions.location)
-
-
-def _refuse_missing(location: Location) -> None:
-    """Raise StoreError where there is no SQLite file, which connecting would make."""
-    if location.path is not None and not location.path.exists():
-        raise StoreError(f"there is no database at {location}", hint="check the path given with --db")
 
 
 def _refuse_unknown(revision: str | None, migrations: Path, location: Location) -> str:

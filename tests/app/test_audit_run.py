@@ -18,7 +18,7 @@ from qualab.endpoints.client import HttpEndpoint
 from qualab.errors import ComparisonSignedOff, InvalidValue, PairDiffers, QualabError, WrongState
 from qualab.model.audit import Audit, ForeignCount, SampledCount, ScoredAnswer, unpack_ids
 from qualab.model.comparison import Analysis
-from qualab.model.engine import AuditSeen, audit_seen
+from qualab.model.engine import AuditSeen, last_seen
 from qualab.model.items import Item, Prompt
 from qualab.model.names import ArmName, AuditPart, AuditRuling, ComparisonStatus, ScoringForm, Verdict
 from qualab.model.plan import AuditPlan
@@ -58,7 +58,7 @@ class Audited(Pair):
 
     @property
     def seen(self) -> AuditSeen:
-        found = audit_seen(self.store.observations(self.comparison.id))
+        found = last_seen(self.store.observations(self.comparison.id), AuditSeen)
         assert found is not None
         return found
 
@@ -323,7 +323,7 @@ def test_arm_by_arm_each_turn_asks_its_own_and_the_baseline_is_needed_once_more(
     with audited_pair() as both:
         turns = Turns(both)
         assert turns.take(BASELINE, **AUDITED) is None
-        assert audit_seen(both.store.observations(both.comparison.id)) is None
+        assert last_seen(both.store.observations(both.comparison.id), AuditSeen) is None
         analysis = turns.take(CANDIDATE)
         assert lacks_baseline(both.store, both.comparison.id)
         assert audit_in(analysis).ruling is AuditRuling.INCONCLUSIVE

@@ -23,7 +23,7 @@ from qualab.errors import (
     WrongState,
 )
 from qualab.model.comparison import Analysis
-from qualab.model.engine import bank_seen
+from qualab.model.engine import BankSeen, last_seen
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter
@@ -84,7 +84,7 @@ def test_a_new_candidate_costs_one_arm_and_a_sample() -> None:
         assert analysis.noise is not None
         (caveat,) = [text for text in english(analysis.caveats) if "bank" in text]
         assert caveat.startswith(f"The baseline's answers come from bank nightly (comparison {first.comparison_id})")
-        seen = bank_seen(store.observations(analysis.comparison_id))
+        seen = last_seen(store.observations(analysis.comparison_id), BankSeen)
         assert seen is not None
         assert (seen.n_sampled, seen.n_compared, seen.n_texts_differ, seen.trouble) == (24, 24, 0, None)
         assert not verify(both.services, analysis.comparison_id).is_altered

@@ -15,7 +15,7 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, PairDiffers, QualabError, RunStopped, WrongState
 from qualab.model.comparison import Analysis
-from qualab.model.engine import bank_seen
+from qualab.model.engine import BankSeen, last_seen
 from qualab.model.names import AnswerStatus, ArmName, AuditPart, AuditRuling, ComparisonStatus, LookDecision, Verdict
 from qualab.model.plan import NoisePlan
 from qualab.model.registry import Heartbeat
@@ -342,7 +342,7 @@ def test_a_bank_stands_in_for_the_baseline_of_all_candidates_and_is_sampled_once
         in_flight = 8 if killed_after else 0
         assert 50 <= sum(asked(group.off).values()) <= 50 + in_flight
         for own in group.store.group(group.group_id):
-            seen = bank_seen(group.store.observations(own.id))
+            seen = last_seen(group.store.observations(own.id), BankSeen)
             assert seen is not None
             assert (seen.n_compared, seen.trouble) == (50, None)
             assert not verify(group.services, own.id).is_altered

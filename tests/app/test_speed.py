@@ -318,7 +318,7 @@ def test_a_run_with_a_speed_plan_times_the_arms_and_what_is_given_later_is_a_pla
 
 def test_what_cannot_be_timed_is_refused() -> None:
     with timed() as pair:
-        with pytest.raises(QualabError, match="--sequential serves one after the other"):
+        with pytest.raises(QualabError, match="--sequential asks one after the other"):
             pair.settings(speed=True, sequential=True)
         pair.measure()
         (comparison,) = pair.comparisons

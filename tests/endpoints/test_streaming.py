@@ -62,7 +62,6 @@ async def test_every_token_has_its_time(api: Api, knobs: dict[str, Any], is_coun
     assert sum(gaps) == pytest.approx(times.latency_s - times.first_token_s, abs=0.1)
     assert sorted(gaps)[6] == pytest.approx(0.02, abs=0.012)
     assert times.prompt_tokens == (4 if server.script.has_usage and is_counted else None)
-    assert "storm" in streamed.text
     assert server.seen[-1][1]["stream"] is True
 
 

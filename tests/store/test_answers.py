@@ -374,8 +374,8 @@ def test_observations_of_every_kind_come_back_in_their_order_and_the_last_counts
     seen = store.observations("c-1")
     assert (list(seen), list(store.observations("c-2"))) == (made, [])
     assert (engine.pins_seen(seen), engine.engines_seen(seen)) == ((PIN,), {CANDIDATE: later.engine}), "the last counts"
-    assert (engine.first_tokens_seen([]), engine.pins_seen([])) == (None, ())
-    assert engine.first_tokens_seen(seen) == tokens
+    assert (engine.last_seen([], engine.FirstTokensSeen), engine.pins_seen([])) == (None, ())
+    assert engine.last_seen(seen, engine.FirstTokensSeen) == tokens
     assert tokens.places(engine.PairKind.ARMS) == {(0, 0): 12, (2, 1): None, (3, 0): 0}
     assert tokens.places(engine.PairKind.NOISE) == {}
 

@@ -28,7 +28,7 @@ def test_a_file_is_made_with_its_folders_and_has_many_names(
     path = tmp_path / "새 폴더" / "deep 100%" / "q.db"
     with opened(form.format(path=path)) as store:
         store.create(make.comparison(), [])
-    with opened(str(path), create=False) as store:
+    with opened(str(path)) as store:
         assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
     assert locate(form.format(path=path)).path == path
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -53,9 +53,8 @@ def test_an_empty_file_one_whose_making_was_cut_off_and_a_copy_without_its_log_a
 
 def test_a_missing_file_is_not_made_when_it_must_not_be(tmp_path: Path) -> None:
     path = str(tmp_path / "none" / "q.db")
-    for refused in (partial(opened, create=False), partial(current, migrations=MIGRATIONS)):
-        with pytest.raises(StoreError, match=r"there is no database at .*q.db"):
-            refused(path)
+    with pytest.raises(StoreError, match=r"there is no database at .*q.db"):
+        current(path, migrations=MIGRATIONS)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
-from qualab.model.engine import audit_seen
+from qualab.model.engine import AuditSeen, last_seen
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
@@ -327,7 +327,8 @@ class ItemForm(ItemsForm):
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
     """List the items of a comparison."""
     own = comparison_of(call.context, comparison_id)
-    has_audit = own.plan.audit is not None or audit_seen(call.context.store.observations(comparison_id)) is not None
+    seen = last_seen(call.context.store.observations(comparison_id), AuditSeen)
+    has_audit = own.plan.audit is not None or seen is not None
     outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
     return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS, has_audit=has_audit)
 
