@@ -581,8 +581,10 @@ def spread(content: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if (values := settings.pop(group, None)) is None:
             continue
-        if not isinstance(values, Mapping) or values.keys() - names.keys():
+        if not isinstance(values, Mapping):
             raise InvalidValue.must_be(group, f"a mapping of {', '.join(names)}")
+        for odd in values.keys() - names.keys():
+            raise InvalidValue.must_be(f"{group}.{odd}", f"one of {', '.join(names)}")
         settings = {**IMPLIED.get(group, {})} | {names[key]: value for key, value in values.items()} | settings
     return settings
 

@@ -408,7 +408,7 @@ def _length_troubles(bins: Sequence[LengthBin]) -> Iterator[Reason]:
 
 
 def _engine_notes(seen: EngineHistory, tasks: Sequence[TaskDrafting]) -> Iterator[Reason]:
-    if not tasks:
+    if seen.plan.tasks and not tasks:
         yield Reason("nothing-generates")
     if not seen.engines:
         yield Reason("engines-unrecorded")

@@ -71,7 +71,7 @@ def speed_blocks(speed: Speed | None, words: Words) -> Iterator[Block]:
         yield _bars(speed.cells[first : first + MOST_BARS], words)
     rows = [_timed(own, arm, words) for own in speed.cells for arm in (own.baseline, own.candidate)]
     names = tuple(rows[0])
-    yield table(words, names, rows, n_texts=4, is_wide=True, dispensable=names[:8:-1])
+    yield table(words, names, rows, texts=("load", "arm"), is_wide=True, dispensable=names[:8:-1])
     if notes := words.reasons(speed.notes):
         yield Bullets(items=notes)
 
@@ -107,8 +107,8 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
         "a request": (arm.request_tokens_per_s, "rate"),
         "in all": (arm.tokens_per_s, "rate"),
         "spread": (arm.spread, "times"),
-        "to first token": _quantiles(first, "{:,.0f}"),
-        "between tokens": _quantiles(gaps, "{:.1f}"),
+        "to first token": _quantiles(first),
+        "between tokens": _quantiles(gaps),
         "length": (arm.acceptance_length, "tokens"),
         "zero": (arm.zero_share, "share"),
         "cached": (arm.cached_share, "share"),
@@ -120,8 +120,8 @@ def _timed(own: CellSpeed, arm: ArmSpeed, words: Words) -> Cells:
     }
 
 
-def _quantiles(values_s: Sequence[float | None], form: str) -> str | None:
-    texts = ["–" if value is None else form.format(1_000.0 * value) for value in values_s]
+def _quantiles(values_s: Sequence[float | None]) -> str | None:
+    texts = ["–" if value is None else f"{1_000.0 * value:,.{int(value < 0.1)}f}" for value in values_s]
     return " / ".join(texts) if any(value is not None for value in values_s) else None
 
 

@@ -293,4 +293,7 @@ def _stopped(arm: _Arm, bursts: Sequence[Burst]) -> RunStopped:
     streams = [stream for burst in bursts for stream in burst.streams]
     why = Reason("stopped.no-answers", {"total": len(streams)})
     values = {"arm": arm.name, "url": arm.endpoint.url, "why": why, "error": streams[-1].error}
-    return RunStopped(ENGLISH.reason(reason := Reason("stopped.arm-fails", values)), reason=reason)
+    run, lengths = arm.runs[0], " --prompt-tokens LENGTHS, as long as both arms take" * all(map(_is_refused, bursts))
+    of_all = run.plan.group.id if run.plan.group else run.id
+    hint = f"What was timed is stored. Go on with: qualab speed {of_all}{lengths}"
+    return RunStopped(ENGLISH.reason(reason := Reason("stopped.arm-fails", values)), hint=hint, reason=reason)

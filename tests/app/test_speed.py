@@ -246,8 +246,11 @@ def test_what_no_server_takes_stops_it_and_what_is_too_long_in_one_cell_does_not
     with timed(off=Streams(tokens_per_s=FAST, max_model_len=200)) as pair:
         speed = pair.measure(speed_prompt_tokens="400,40")
         assert [own.ratio is None for own in speed.cells] == [True, False]
-        with pytest.raises(RunStopped, match=r"The baseline at .* fails: none of .* maximum context length is 200"):
+        with pytest.raises(
+            RunStopped, match=r"The baseline at .* fails: none of .* maximum context length is 200"
+        ) as stopped:
             pair.measure(speed_prompt_tokens="400")
+        assert f"Go on with: qualab speed {pair.comparisons[-1].id} --prompt-tokens" in stopped.value.hint
         pair.on.model = "other"
         with pytest.raises(EndpointMisconfigured, match=r"Candidate: .*serves no model"):
             pair.measure()
