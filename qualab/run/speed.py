@@ -109,7 +109,8 @@ class _Measurement:
         if await endpoint.inspect(model=model):
             self.tokenize = partial(endpoint.tokenize, model=model)
         elif name := self.run.comparison.local.get("tokenizer"):
-            self.tokenize = partial(asyncio.to_thread, self.run.services.named_tokenizer(name))
+            named = self.run.services.named_tokenizer(name)
+            self.tokenize = lambda texts: asyncio.to_thread(named, texts)
         for number, cell in enumerate(self.cells):
             share_s = (self.plan.budget_s - self.spent_s) / (len(self.cells) - number)
             await self._measure(cell, number, share_s, self.spent_s + share_s)
