@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from qualab.analysis.drafter import round_length, rounds_of
-from qualab.model.engine import Burst, Cell, Drafting, Observation, StreamTimes
+from qualab.model.engine import Burst, Cell, Drafting, Observation, StreamTimes, cells_of
 from qualab.model.names import ArmName, CacheState, IntervalOf
 from qualab.model.plan import SpeedPlan
 from qualab.model.reason import Reason
@@ -184,6 +184,11 @@ def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan)
     """Say what a reader of the figures has to know."""
     arms = [(cell, arm) for cell in cells for arm in (cell.baseline, cell.candidate)]
     measured = [burst for burst in bursts if not burst.is_warmup]
+    if refused := {burst.cell: burst.streams[-1].error for burst in bursts if burst.is_refused}:
+        error = next(reversed(refused.values()))
+        yield Reason("speed.refused", {"cells": tuple(map(cell_named, refused)), "error": error})
+    if missed := {*cells_of(plan)} - {burst.cell for burst in measured} - {*refused}:
+        yield Reason("speed.unreached", {"cells": tuple(cell_named(cell) for cell in cells_of(plan) if cell in missed)})
     streams = [(burst.arm, stream) for burst in measured for stream in burst.streams if stream.status.is_answer]
     if dirty := [cell for cell, arm in arms if arm.n_contaminated]:
         n = sum(arm.n_contaminated for _, arm in arms)

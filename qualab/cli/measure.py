@@ -32,7 +32,7 @@ Target = Annotated[
 ]
 
 
-@settings_options(*SPEED_OPTIONS, *PAIR_OPTIONS, "api_key_file", "db")
+@settings_options(*SPEED_OPTIONS, *PAIR_OPTIONS, "tokenizer", "timeout", "api_key_file", "db")
 def speed(
     target: Target = None, *, given: Given, managed: Managed = None, output_format: OutputFormat = Format.TEXT
 ) -> None:
@@ -64,7 +64,7 @@ def file_or_id(target: str | None, given: Iterable[str]) -> tuple[Path | None, s
     """Tell a file from the id of a stored comparison, whose pair no option may change. Raises UsageError."""
     if target is None or target.endswith((".yaml", ".yml")) or Path(target).is_file():
         return (Path(target) if target else None), ""
-    if wrong := next((name for name in given if name in PAIR_OPTIONS), ""):
+    if wrong := next((name for name in given if name in (*PAIR_OPTIONS, "timeout")), ""):
         hint = "Leave it out, or leave the id out to begin a new comparison"
         raise UsageError(f"--{wrong.replace('_', '-')} does not fit {target}, whose pair is stored", hint=hint)
     return None, target

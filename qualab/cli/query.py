@@ -157,16 +157,18 @@ def print_analysed(
     comparison: Comparison, analysis: Analysis | None, output_format: Format, observations: Sequence[Observation] = ()
 ) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
+    from qualab.analysis.advice import payoff_of
     from qualab.report.terminal import make_console, print_analysis
     from qualab.report.words import shown
     from qualab.run.sign import signoff_obstacles
 
     if output_format is Format.JSON:
-        document: dict[str, Any] = {"comparison": shown(comparison), "analysis": None, "signoff": None}
+        document: dict[str, Any] = {"comparison": shown(comparison), "analysis": None, "signoff": None, "payoff": None}
         if analysis:
             obstacles = shown(list(signoff_obstacles(analysis, comparison)))
             document["analysis"] = shown(analysis)
             document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
+            document["payoff"] = shown(payoff_of(analysis, observations, seed=comparison.plan.sampling.seed))
         print_json(document)
     elif analysis is not None:
         print_analysis(make_console(), comparison, analysis, observations)

@@ -432,6 +432,11 @@ class Burst:
     def is_answered(self) -> bool:
         return any(stream.status.is_answer and stream.n_tokens > 0 for stream in self.streams)
 
+    @property
+    def is_refused(self) -> bool:
+        """True where the server took none of the requests: too long, say."""
+        return all(stream.status is AnswerStatus.REJECTED for stream in self.streams)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:

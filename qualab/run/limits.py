@@ -32,6 +32,8 @@ DEPTHS = (0.1, 0.5, 0.9)
 SLACK, FITTINGS, MOST_PADDING = 4, 16, 64
 ALIVE_S, POLL_S, SAY_EVERY = 30.0, 1.0, 10
 """How long a living server may take for a few words; pauses before a dead one is tried again, and told of again."""
+BOUND = re.compile(r"(?:maximum|available|context|model)\D{0,40}?(?:length|size)\D{0,8}\d+")
+"""What a refusal says of its server, not of the prompt."""
 TEXTS = {
     Language.ENGLISH: (
         *(Work.PROSE, "The secret code of the {} is {}.", ("observatory", "windmill", "station")),
@@ -68,7 +70,8 @@ def needle_text(language: Language, size: int, n_padding: int, *, seed: str) -> 
 
 def told_tokens(message: str, *, tokens: int, output_tokens: int, advertised: int | None) -> int | None:
     """Read from a refusal how long the prompt is by its server's count; None where it only names a bound."""
-    numbers = {int(number) for number in re.findall(r"\d+", message.partition(": ")[2].replace(",", ""))}
+    message = BOUND.sub("", message.partition(": ")[2].replace(",", ""))
+    numbers = {int(number) for number in re.findall(r"\d+", message)}
     if numbers & {tokens, tokens + output_tokens} or "at least" in message:
         return None if "at least" in message else tokens
     counts = (n for n in numbers - {advertised} if n > max(output_tokens, 422))  # and no status

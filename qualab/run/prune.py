@@ -113,6 +113,6 @@ def way_on(comparison_id: str) -> Iterator[None]:
     try:
         yield
     except QualabError as error:
-        if "qualab resume" not in error.hint:
+        if "Go on with: qualab" not in error.hint:
             error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {comparison_id}")))
         raise

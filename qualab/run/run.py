@@ -40,7 +40,7 @@ from qualab.model.engine import (
 )
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
-from qualab.model.plan import Plan
+from qualab.model.plan import NO_TASKS, Plan
 from qualab.model.reason import Reason
 from qualab.model.registry import signed_off
 from qualab.report.words import ENGLISH
@@ -266,7 +266,10 @@ async def prepared(
     """
     if settings.speed and settings.speed_prompts:
         read_prompts(settings.speed_prompts)  # what is wrong with them shows before anything is asked
-    tasks = await load(services, lambda: services.harness.load(prepare.task_options(settings, frozen)))
+    has_tasks = settings.tasks != NO_TASKS
+    tasks = await load(
+        services, lambda: services.harness.load(prepare.task_options(settings, frozen)), is_told=has_tasks
+    )
     if frozen:
         prepare.check_unchanged(frozen, tasks)
     say = services.progress.phase
@@ -326,9 +329,10 @@ async def checked_pair(
     return replace(checked, findings=findings, pins=pins)
 
 
-async def load(services: PairServices, job: Callable[[], LoadedTasks]) -> LoadedTasks:
+async def load(services: PairServices, job: Callable[[], LoadedTasks], *, is_told: bool = True) -> LoadedTasks:
     """Load tasks in a thread."""
-    services.progress.phase("Loading tasks")
+    if is_told:
+        services.progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
     return await in_thread(services, job)
 

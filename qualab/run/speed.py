@@ -23,7 +23,7 @@ from qualab.errors import RunStopped, UsageError
 from qualab.model.canonical import canonical_json, encode_body, sha256
 from qualab.model.engine import Burst, Cell, Counters, StreamTimes, cells_of
 from qualab.model.items import Prompt, Request, generation_request, sent_name
-from qualab.model.names import AnswerStatus, Api, ArmName, CacheState, Work
+from qualab.model.names import Api, ArmName, CacheState, Work
 from qualab.model.plan import SpeedPlan
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
@@ -67,7 +67,8 @@ async def measure_speed(runs: Sequence[Run], plan: SpeedPlan) -> None:
     """
     first = runs[0]
     most = max(plan.requests, 2 * max(plan.concurrency, default=0))
-    policy = replace(first.plan.policy, concurrency=most, max_attempts=1)
+    timeout_s = min(first.plan.policy.timeout_s, plan.budget_s)  # a server that hangs does not outlast the budget
+    policy = replace(first.plan.policy, concurrency=most, max_attempts=1, timeout_s=timeout_s)
     first.services.progress.finished()  # of what was asked before
     async with AsyncExitStack() as stack:
         arms = []
@@ -105,16 +106,17 @@ class _Measurement:
     async def measure(self) -> None:
         """Measure one cell after the other, each within its share of what is left of the budget."""
         endpoint, model = self.arms[0].endpoint, self.run.plan.sampling.model
-        self.tokenize = partial(endpoint.tokenize, model=model) if await endpoint.inspect(model=model) else None
+        if await endpoint.inspect(model=model):
+            self.tokenize = partial(endpoint.tokenize, model=model)
+        elif name := self.run.comparison.local.get("tokenizer"):
+            named = self.run.services.named_tokenizer(name)
+            self.tokenize = lambda texts: asyncio.to_thread(named, texts)
         for number, cell in enumerate(self.cells):
             share_s = (self.plan.budget_s - self.spent_s) / (len(self.cells) - number)
             await self._measure(cell, number, share_s, self.spent_s + share_s)
-        if n_left := sum(not self.arms[-1].bursts[cell, False] for cell in self.cells):
-            why = "the budget was spent, or a server refused them"
-            self.run.services.progress.phase(f"{n_left} of {len(self.cells)} cells have no repeats: {why}")
         for arm in self.arms:
             bursts = [burst for own in arm.bursts.values() for burst in own]
-            if bursts and all(map(_is_refused, bursts)):
+            if bursts and not any(burst.is_answered for burst in bursts):
                 raise _stopped(arm, bursts)
 
     async def _measure(self, cell: Cell, number: int, share_s: float, end_s: float) -> None:
@@ -126,7 +128,7 @@ class _Measurement:
             n_warmed += is_warmup
             bursts = await self._repeat(cell, is_warmup=is_warmup)
             self._tell(cell, number, is_warmup=is_warmup)
-            if any(map(_is_refused, bursts)):  # too long for it, say
+            if any(burst.is_refused for burst in bursts):  # too long for it, say
                 return
             for arm, own, burst in zip(self.arms, newest, bursts, strict=True):
                 own.append(burst)
@@ -285,15 +287,12 @@ def _speed(burst: Burst) -> float:
     return burst.n_tokens / max(1e-9, sum(stream.latency_s for stream in burst.streams))
 
 
-def _is_refused(burst: Burst) -> bool:
-    return all(stream.status is AnswerStatus.REJECTED for stream in burst.streams)
-
-
 def _stopped(arm: _Arm, bursts: Sequence[Burst]) -> RunStopped:
     streams = [stream for burst in bursts for stream in burst.streams]
     why = Reason("stopped.no-answers", {"total": len(streams)})
     values = {"arm": arm.name, "url": arm.endpoint.url, "why": why, "error": streams[-1].error}
-    run, lengths = arm.runs[0], " --prompt-tokens LENGTHS, as long as both arms take" * all(map(_is_refused, bursts))
+    is_refused = all(burst.is_refused for burst in bursts)
+    run, lengths = arm.runs[0], " --prompt-tokens LENGTHS, as long as both arms take" * is_refused
     of_all = run.plan.group.id if run.plan.group else run.id
-    hint = f"What was timed is stored. Go on with: qualab speed {of_all}{lengths}"
+    hint = f"Everything so far is stored. Go on with: qualab speed {of_all}{lengths}"
     return RunStopped(ENGLISH.reason(reason := Reason("stopped.arm-fails", values)), hint=hint, reason=reason)

@@ -12,12 +12,14 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.plan import NO_TASKS, SpeedPlan
 from qualab.model.ports import TaskOptions
 from qualab.run.group import held, opened_pairs, start_group
-from qualab.run.prepare import Run, Services, refuse_imported
+from qualab.run.prepare import Run, Services, local_of, refuse_imported
 from qualab.run.prune import check_free
 from qualab.run.run import alone_on_hosts, analysed_run, check_again, set_status, start
 from qualab.run.speed import measure_speed
 from qualab.settings import Settings
 
+HERE = ("speed_prompts", "tokenizer")
+"""Places that may be given anew with an id."""
 OF_TASKS = (
     *("num_fewshot", "limit", "looks", "sequential", "noise_floor_runs", "noise_floor_concurrency", "repeats"),
     *("bank", "bank_sample", "bank_signoff", "margins", "score_bounds"),
@@ -76,7 +78,7 @@ async def stored_runs(services: Services, comparison_id: str, settings: Settings
     for own in known:
         if refuse_imported(own, "timed").status is ComparisonStatus.QUEUED:
             raise WrongState(f"Comparison {own.id} waits for a worker", hint=f"See: qualab gate {own.id}")
-    here = {"speed_prompts": str(settings.speed_prompts.resolve())} if settings.speed_prompts else {}
+    here = {name: place for name, place in local_of(settings).items() if place and name in HERE}
     known = [replace(own, local={**own.local, **here}) for own in known]
     tasks = services.harness.load(TaskOptions(names=NO_TASKS))
     urls = {own.id: own.candidate_url for own in known}

@@ -178,8 +178,9 @@ def test_a_worker_survives_a_database_that_is_away(idle: Service, monkeypatch: p
         assert idle.done(idle.create())["status"] == "finished"
 
 
-def test_who_measures_speed_has_its_hosts_alone(idle: Service) -> None:
-    first = idle.create(exclusive=True)
+@pytest.mark.parametrize("change", [{"exclusive": True}, {"speed": {"works": ["copy"]}}])
+def test_who_measures_speed_has_its_hosts_alone(idle: Service, change: dict[str, Any]) -> None:
+    first = idle.create(**change)
     idle.create(baseline="http://127.0.0.1:9001/v1", candidate="http://127.0.0.1:9002/v1")
     assert [take(idle, ME), take(idle, OTHER)] == [first, None]
 

@@ -12,6 +12,7 @@ from qualab.analysis.limits import capacity_of, is_garbled, limits_of, next_prob
 from qualab.model.engine import Drafting, Engine, EngineKind, EngineSeen, Probe
 from qualab.model.names import ArmName, Language, Outcome
 from qualab.model.speed import ArmLimits
+from qualab.run.limits import told_tokens
 from tests.said import english
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -102,6 +103,21 @@ def test_notes_say_what_else_was_found() -> None:
         limits = limits_of([*(seen(arm, max_model_len=8_192) for arm in ArmName), *baseline, *candidate])
         assert limits
         assert any(note.startswith(said) for note in english(limits.arms[1].notes))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("This model's maximum context length is 1200 tokens, the prompt has 1024 tokens.", 1_024),
+        ("The decoder prompt (length 2048) is longer than the maximum model length of 1200.", 2_048),
+        ("The input (2,100 tokens) is longer than the model's context length (1200 tokens).", 2_100),
+        ("request (2048 tokens) exceeds the available context size (1200 tokens)", 2_048),
+        ("maximum context length is 1200 tokens", None),
+    ],
+)
+def test_a_refusals_bound_is_not_taken_for_its_count(message: str, expected: int | None) -> None:
+    told = told_tokens(f"HTTP 400: {message}", tokens=2_048, output_tokens=64, advertised=4_096)
+    assert told == expected
 
 
 @pytest.mark.parametrize(

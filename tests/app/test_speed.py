@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ from qualab.run.timed import speed_of_stored, start_speed
 from qualab.settings import Settings, load
 from tests.app.fakes import BASELINE, CANDIDATE, QuietProgress
 from tests.app.scripted_pair import Pair
+from tests.said import english
 from tests.store.samples import put
 from tests.streaming_server import StreamingServer, Streams
 
@@ -189,6 +192,63 @@ def test_streams_that_stop_in_the_middle_are_failures_and_it_goes_on_once_they_c
         assert (pair.cell.candidate.n_repeats, pair.cell.candidate.n_failed) == (2, 0)
 
 
+ON = Streams(tokens_per_s=FAST, drafts=True)
+MUTE = {"has_token_ids": False, "has_usage": False}
+DEAF = r"The candidate at .* fails: none of \d+ requests .* "
+
+
+@pytest.mark.parametrize(
+    ("fault", "changes", "error"),
+    [
+        (replace(ON, hangs_above=20), {"timeout": 0.2}, DEAF + "no whole answer came in the time allowed"),
+        (replace(ON, hangs_above=20), {"speed_budget": 0.3}, DEAF + "no whole answer came in the time allowed"),
+        (replace(ON, dies_above=20, dead_s=0.7), {}, DEAF + "the (server closed|connection failed)"),
+        (replace(ON, error_after=4), {}, DEAF + "the stream holds an error: EngineCore died"),
+    ],
+    ids=["hangs", "hangs longer than the budget", "dies", "an error in the stream"],
+)
+def test_a_server_without_answers_stops_it_and_it_goes_on_when_there_are_some(
+    fault: Streams, changes: dict[str, Any], error: str
+) -> None:
+    with timed(on=fault) as pair:
+        with pytest.raises(RunStopped, match=error) as stopped:
+            pair.measure(**changes)
+        (comparison,) = pair.comparisons
+        assert stopped.value.hint.endswith(f"Go on with: qualab speed {comparison.id}")
+        assert comparison.status is ComparisonStatus.STOPPED
+        assert pair.speed.works == ()
+        for name in ("hangs_above", "dies_above", "error_after"):
+            setattr(pair.on.script, name, None)
+        pair.on.in_flight = 0  # it has noticed that nobody waits for those that hung
+        time.sleep(pair.on.n_deaths * 0.8)
+        pair.again(speed_budget=20.0)
+        assert pair.comparisons[0].status is ComparisonStatus.FINISHED
+        assert pair.cell.candidate.n_repeats >= 2
+        assert pair.cell.candidate.n_failed == 0
+
+
+@pytest.mark.parametrize(
+    ("knobs", "n_tokens", "codes"),
+    [
+        ({"tokens_per_chunk": 2}, 8, set()),
+        ({"tokens_per_chunk": 2, "has_token_ids": False}, 8, set()),
+        ({**MUTE, "tokens_per_chunk": 1}, 8, {"speed.by-chunks", "speed.cache-untold"}),
+        ({**MUTE, "tokens_per_chunk": 2}, 4, {"speed.by-chunks", "speed.cache-untold"}),
+        ({"has_metrics": False}, 8, {"speed.load-untold"}),
+    ],
+)  # fmt: skip
+def test_tokens_are_counted_however_they_are_sent_and_what_is_not_told_is_said(
+    knobs: dict[str, Any], n_tokens: int, codes: set[str]
+) -> None:
+    with timed(off=Streams(tokens_per_s=FAST / 3, **knobs)) as pair:
+        speed = pair.measure()
+        of_baseline = [burst for burst in pair.bursts() if burst.arm is BASELINE]
+        assert {own.n_tokens for burst in of_baseline for own in burst.streams} == {n_tokens}
+        assert {sum(n for _, n in burst.gaps) for burst in of_baseline} == {4 * (n_tokens - 1)}
+        told = {note.code: note.values.get("arms") for note in speed.notes if note.code != "speed.wide"}
+        assert told == dict.fromkeys(codes, (BASELINE,))
+
+
 @pytest.mark.parametrize("n_bursts", [1, 3, 8, 9])
 def test_a_killed_measurement_goes_on_and_measures_nothing_twice(n_bursts: int) -> None:
     with timed() as pair:
@@ -234,6 +294,27 @@ def test_three_arms_take_turns_and_the_baseline_is_in_every_comparison() -> None
         assert len(group.off.seen) == n_asked, "all that was planned is there"
 
 
+def test_what_the_budget_left_out_is_named() -> None:
+    with timed() as pair:
+        speed = pair.measure(speed_works="copy,json", speed_budget=0.2)
+        assert {own.ratio for own in speed.cells} == {None}
+        assert english(speed.notes)[0] == (
+            "Without repeats when the budget was spent or the measurement stopped: "
+            "copying, 40 tokens, 2 at once; JSON, 40 tokens, 2 at once."
+        )
+
+
+def test_lengths_are_by_the_named_tokenizer_where_the_server_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with timed(off=Streams(tokens_per_s=FAST, has_tokenizer=False)) as pair:
+        services = replace(
+            pair.services, named_tokenizer=lambda name: lambda texts: [list(range(len(text) // 8)) for text in texts]
+        )
+        monkeypatch.setattr(type(pair), "services", property(lambda _: services))
+        pair.measure(tokenizer="tokenizer.json")
+        assert {len(prompt) // 8 for prompt in pair.off.prompts} <= {39, 40, 41}
+        assert "Loading tasks" not in pair.progress.said
+
+
 def test_the_budget_ends_it_and_every_cell_has_its_share() -> None:
     with timed(off=Streams(tokens_per_s=200.0)) as pair:
         speed = pair.measure(speed_works="copy,json,code", speed_repeats=9, speed_max_repeats=99, speed_budget=3.0)
@@ -246,6 +327,11 @@ def test_what_no_server_takes_stops_it_and_what_is_too_long_in_one_cell_does_not
     with timed(off=Streams(tokens_per_s=FAST, max_model_len=200)) as pair:
         speed = pair.measure(speed_prompt_tokens="400,40")
         assert [own.ratio is None for own in speed.cells] == [True, False]
+        said = english(note for note in speed.notes if note.code == "speed.refused")
+        assert [re.sub(r"has \d+", "has N", text) for text in said] == [
+            "Not timed, since a server refused the prompts: copying, 400 tokens, 2 at once (HTTP 400: This model's "
+            "maximum context length is 200 tokens, the prompt has N tokens.)."
+        ]
         with pytest.raises(
             RunStopped, match=r"The baseline at .* fails: none of .* maximum context length is 200"
         ) as stopped:
