@@ -42,7 +42,7 @@ COMMANDS = {
     "list": ("query:list_comparisons", "List comparisons, newest first."),
     "show": ("query:show", "Show a comparison's table and verdict."),
     "compare": ("stored:compare", "Analyse stored scores again."),
-    "export": ("stored:export", "Write lm-eval's result and sample files."),
+    "export": ("stored:export", "Write lm-eval's files, or one table of pairs."),
     "report": ("query:report", "Write a report: PDF, HTML, Markdown or JSON."),
     "advise": ("query:advise", "Tell where to turn the drafter on."),
     "gate": ("gate:gate", "Wait for a verdict; the exit code tells it."),

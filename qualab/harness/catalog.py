@@ -179,9 +179,7 @@ def unknown_task(names: Sequence[str], known: Collection[str]) -> UnknownTask:
     near = list(dict.fromkeys(match for group in matches for match in group))
     return UnknownTask(
         f"There is no task, group or suite named {', '.join(names)}",
-        hint=f"Did you mean {', '.join(near)}?"
-        if near
-        else "--tasks list names some; --include-path adds your own",
+        hint=f"Did you mean {', '.join(near)}?" if near else "--tasks list names some; --include-path adds your own",
         names=names,
         nearest=near,
     )
