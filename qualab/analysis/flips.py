@@ -131,7 +131,7 @@ def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) 
         answers.setdefault((answer.arm, answer.position, answer.repeat), []).append(answer)
     tokens, shown = _first_tokens(store, comparison.id), []
     for (is_gain, *_), change, item, spec in flipped[:limit]:
-        off, on = (_text(item, answers.get((arm, change.position, change.repeat), ())) for arm in ArmName)
+        off, on = (answer_text(item, answers.get((arm, change.position, change.repeat), ())) for arm in ArmName)
         facts = _pair_facts(item, change.repeat, (off, on), tokens)
         scores = change.baseline, change.candidate
         shown.append(Flip(metric=spec.id, is_loss=not is_gain, scores=scores, **facts))
@@ -167,7 +167,8 @@ def _first_tokens(store: Store, comparison_id: str) -> dict[Place, int | None]:
     return dict(seen.places(PairKind.ARMS)) if seen else {}
 
 
-def _text(item: Item, answers: Sequence[Answer]) -> str:
+def answer_text(item: Item, answers: Sequence[Answer]) -> str:
+    """Return a generation's text, or each choice with its log-likelihood."""
     if item.kind is RequestKind.GENERATION:
         return next((answer.reply.text or "" for answer in answers), "")
     return ", ".join(

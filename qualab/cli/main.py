@@ -42,7 +42,7 @@ COMMANDS = {
     "list": ("query:list_comparisons", "List comparisons, newest first."),
     "show": ("query:show", "Show a comparison's table and verdict."),
     "compare": ("stored:compare", "Analyse stored scores again."),
-    "export": ("stored:export", "Write lm-eval's result and sample files."),
+    "export": ("stored:export", "Write lm-eval's files, or one table of pairs."),
     "report": ("query:report", "Write a report: PDF, HTML, Markdown or JSON."),
     "advise": ("query:advise", "Tell where to turn the drafter on."),
     "gate": ("gate:gate", "Wait for a verdict; the exit code tells it."),
@@ -72,9 +72,9 @@ class LazyGroup(TyperGroup):
         self.commands = {name: TyperCommand(name, short_help=about) for name, (_, about) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Replace the name by the command. The base class has refused a name that is unknown."""
+        """Replace the name by the command. The base class refuses an unknown one, unless a shell completes it: None."""
         name, _, rest = super().resolve_command(ctx, args)
-        return name, load_command(str(name)), rest
+        return name, load_command(name) if name else None, rest
 
 
 def load_command(name: str) -> Any:
@@ -95,7 +95,6 @@ app = typer.Typer(
     help="Does turning a drafter on change what a served model answers? Compares two endpoints item by item.",
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     **SETTINGS,
 )
@@ -121,8 +120,13 @@ def main() -> None:
     """
     keep_meaning()
     atexit.register(gc.freeze)  # the process ends: what lives need not be looked through once more
+    arguments = [re.sub("^--[a-z_-]+", lambda option: option[0].replace("_", "-"), part) for part in sys.argv[1:]]
     try:
-        app([re.sub("^--[a-z_-]+", lambda option: option[0].replace("_", "-"), part) for part in sys.argv[1:]])
+        if arguments and arguments[0] in ("run", "plan", "preflight"):
+            from qualab.cli.lm_eval import translated
+
+            arguments = translated(arguments)
+        app(arguments)
     except QualabError as error:
         complain(f"qualab: {error.message}")
         if error.hint:

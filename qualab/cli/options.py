@@ -48,6 +48,11 @@ def settings_options(*names: str) -> Callable[[Callable[..., None]], Callable[..
         @functools.wraps(function)
         def command(**values: Any) -> None:
             given = {name: value for name in names if (value := values.pop(name)) not in (None, [], ())}
+            if given.get("tasks") == "list":
+                from qualab.cli.lm_eval import list_tasks
+
+                list_tasks()
+                raise typer.Exit
             function(given=given, **values)
 
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

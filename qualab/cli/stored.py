@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from qualab.cli.output import (
     print_as,
     print_json,
     who,
+    write_file,
 )
 from qualab.cli.plan import read_frozen
 from qualab.cli.query import end_with_result, print_analysed
@@ -32,6 +34,15 @@ if TYPE_CHECKING:
 
 
 Logs = Annotated[Path | None, typer.Option(help="Folder or file with this arm's logs.")]
+
+
+class TableFormat(StrEnum):
+    """Form of a table of pairs."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+
+
 MARKS = {True: "ok", False: "ALTERED", None: "-"}
 
 
@@ -218,13 +229,29 @@ def verify(comparison: ComparisonId, *, given: Given, output_format: OutputForma
 @settings_options("data_dir", "db")
 def export(
     comparison: ComparisonId,
-    folder: Annotated[Path, typer.Argument(help="Where the files go; one folder for each arm.")] = Path(),
+    path: Annotated[
+        Path | None, typer.Argument(help="Folder for lm-eval's files, one in it for each arm; with --format a file.")
+    ] = None,
+    table: Annotated[
+        TableFormat | None, typer.Option("--format", help="Instead one table of pairs, as ID.parquet or ID.csv.")
+    ] = None,
     *,
     given: Given,
 ) -> None:
-    """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
-    from qualab.run.stored import export as use_case
+    """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm, or one table of pairs."""
+    settings = load(command_line=given)
+    if table is None:
+        from qualab.run.stored import export as use_case
 
-    services = bootstrap.services_of(load(command_line=given))
-    for path in use_case(services, comparison, folder, local=local_data(given.get("data_dir"))):
-        typer.echo(path)
+        services = bootstrap.services_of(settings)
+        for written in use_case(services, comparison, path or Path(), local=local_data(given.get("data_dir"))):
+            typer.echo(written)
+        return
+    from qualab.run.pairs import encoded_pairs, pairs_of
+
+    store = bootstrap.store_at(settings.db)
+    comparison = store.get(comparison).id
+    path = path or Path()
+    file = path / f"{comparison}.{table}" if path.is_dir() else path
+    write_file(file, encoded_pairs(pairs_of(store, comparison), is_csv=table is TableFormat.CSV))
+    typer.echo(file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import functools
 import hashlib
@@ -11,7 +10,6 @@ import inspect
 import json
 import logging
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,9 +36,18 @@ from qualab.errors import (
     InvalidValue,
     QualabError,
     ScoringUnavailable,
-    UnknownTask,
 )
-from qualab.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
+from qualab.harness.catalog import (
+    Catalog,
+    TaskHints,
+    check_names,
+    declared_names,
+    hints_from_metadata,
+    is_pattern,
+    is_task_file,
+    read_catalog,
+    unknown_task,
+)
 from qualab.harness.sources import LOCAL, Sources, label
 from qualab.harness.tasks import LmEvalTasks, LoadedTask, Note, broken, overridden, reseed
 from qualab.model.items import JsonObject
@@ -49,9 +56,6 @@ from qualab.model.plan import MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
 
 LM_EVAL_TASKS = Path(lm_eval.tasks.__file__).parent
-N_SUGGESTIONS = 3
-DECLARATION = re.compile(rb"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?([\w.:-]+)["']?[ \t]*(?:#.*)?$""", re.M)
-"""A line of a YAML that names its task or group."""
 CUSTOM = "custom"
 KINDS = {
     "generate_until": RequestKind.GENERATION,
@@ -378,31 +382,21 @@ class _Builder:
         # lm-eval's TaskManager over the folders that these names need; later folders win, the user's last
         if self._options.most_tasks is not None:
             # "*": the index alone would take half a minute. What is near the bound is counted when it is loaded
-            for pattern in filter(_is_pattern, names):
-                self._check_bound(len(fnmatch.filter(_declared(), pattern)) / 2)
+            for pattern in filter(is_pattern, names):
+                self._check_bound(len(fnmatch.filter(declared_names(), pattern)) / 2)
         entries = [self._catalog.benchmarks[owner] for name in names if (owner := self._catalog.owners.get(name))]
         known = dict.fromkeys(LM_EVAL_TASKS / folder for entry in entries for folder in entry.lm_eval_folders)
         own = [str(folder) for folder in self._own_folders]
         manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=[*map(str, known), *own])
-        missing = [name for name in names if _is_pattern(name) or not _matches(manager, name)]
+        missing = [name for name in names if is_pattern(name) or not _matches(manager, name)]
         if not missing:
             return manager
         for name in missing:
             self._raise_if_broken(name)
-        unknown = [name for name in missing if not _is_pattern(name) and not _is_mentioned(name)]
-        if not unknown:
-            manager = lm_eval.tasks.TaskManager(include_path=own)
-            unknown = [name for name in missing if not _matches(manager, name)]
-        if unknown:
-            names_known = sorted({*self._catalog.suites, *self._catalog.owners, *manager.all_tasks, *_declared()})
-            matches = (difflib.get_close_matches(name, names_known, n=N_SUGGESTIONS, cutoff=0.6) for name in unknown)
-            near = list(dict.fromkeys(match for group in matches for match in group))
-            raise UnknownTask(
-                f"There is no task, group or suite named {', '.join(unknown)}",
-                hint=f"Did you mean {', '.join(near)}?" if near else "Own tasks are found with --include-path DIR",
-                names=unknown,
-                nearest=near,
-            )
+        check_names(missing, self._catalog, self._own_folders)
+        manager = lm_eval.tasks.TaskManager(include_path=own)
+        if unknown := [name for name in missing if not _matches(manager, name)]:
+            raise unknown_task(unknown, manager.all_tasks)
         return manager
 
     def _raise_if_broken(self, name: str) -> None:
@@ -460,25 +454,10 @@ class _Builder:
             raise InvalidValue(f"These are more than {most} tasks", hint=hint, fields=fields)
 
 
-def _is_pattern(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
-
-
 def _matches(manager: Any, name: str) -> list[str]:
-    if _is_pattern(name):
+    if is_pattern(name):
         return [known for known in manager.all_tasks if fnmatch.fnmatch(known, name)]
-    is_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
-    return [name] if is_file or name in manager.task_index else []
-
-
-def _is_mentioned(name: str) -> bool:
-    # as a word in any of lm-eval's YAMLs: a tenth of the time that indexing takes
-    word = re.compile(rb"(?<![\w-])" + re.escape(name.encode()) + rb"(?![\w-])")
-    return any(word.search(file.read_bytes()) for file in _yaml_files(LM_EVAL_TASKS))
-
-
-def _declared() -> set[str]:
-    return {match.decode() for file in _yaml_files(LM_EVAL_TASKS) for match in DECLARATION.findall(file.read_bytes())}
+    return [name] if is_task_file(name) or name in manager.task_index else []
 
 
 def _yaml_files(root: Path) -> Iterator[Path]:

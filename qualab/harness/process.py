@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qualab.errors import HarnessError, QualabError, ScoringTimedOut, error_class
+from qualab.harness.catalog import check_names, read_catalog
 from qualab.model.items import Item, JsonObject, Reply
 from qualab.model.plan import NO_TASKS, MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
@@ -70,6 +71,9 @@ class Harness:
             is_chat = options.apply_chat_template is not False
             none = {"suite": NO_TASKS[0], "tasks": (), "metrics": (), "applies_chat_template": is_chat}
             return LoadedTasks(_NoProcess(), {**none, "harness_version": version("lm_eval")}, self._item_timeout_s)
+        catalog = read_catalog(self._tasks_dir)  # what is unknown shows before lm-eval is loaded
+        names = catalog.expand(options.names, only=options.only)
+        check_names(names, catalog, (self._tasks_dir, *options.include_paths))
         process = _idle_process() or _Process()
         self._busy.add(process)
         here = os.sep  # data files are looked for in the current directory; in the root where that is gone

@@ -31,6 +31,7 @@ ALLOWED = {
     "bootstrap": ABOVE,
     "service": {*ABOVE, "bootstrap"},
     "cli": {*ABOVE, "bootstrap", "service"},
+    "api": {*ABOVE, "bootstrap", "cli"},
     "__main__": {"cli"},
 }
 """Room -> rooms that it may import, itself and the package's version aside."""
