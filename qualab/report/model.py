@@ -85,7 +85,9 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=f"{ended:%Y-%m-%d}"),
         verdict=verdict_cell(analysis.verdict, words),
         headline=words("headline no tasks") if source.has_no_tasks else verdict.headline(source, words),
-        gain=speed.gain_line(source.payoff, words),
+        gain=words("not timed", id=comparison.id)
+        if source.plan.speed and source.payoff.speed is None
+        else speed.gain_line(source.payoff, words),
         sections=tuple(
             Section(id=name, title=words(f"section {name}"), blocks=own) for name, own in blocks.items() if own
         ),

@@ -67,12 +67,15 @@ class Queue(Sessions):
         with self._deciding() as connection:
             own = connection.execute(_ENTRIES.where(_C.key == key_of(connection, comparison_id))).one()
             is_own = own.runner == runner
+            # a command that was killed while it held hosts does so no more
+            is_exclusive = own.is_exclusive and bool(own.created_by)
             values: dict[str, Any] = {"runner": runner, "claimed_at": now, "heartbeat_at": now}
             if not is_own:
                 if own.runner is not None and _lives(own, now, stale_after_s):
                     raise busy(comparison_id, _claim_of(own))
+                values["is_exclusive"] = is_exclusive
                 _check_endpoints(
-                    connection, _addresses(_urls(own)), runner, now, stale_after_s, is_exclusive=own.is_exclusive
+                    connection, _addresses(_urls(own)), runner, now, stale_after_s, is_exclusive=is_exclusive
                 )
                 if own.status in (_QUEUED, ComparisonStatus.FAILED, _CANCELLED):
                     values |= {"status": ComparisonStatus.INTERRUPTED, "error": {}}  # no worker takes it any more

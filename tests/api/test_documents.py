@@ -49,7 +49,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
     ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
     ({"audit": "perhaps"}, "audit", "boolean"),
-    ({"audit": {"taw": 1}}, "audit", "a mapping of tau"),
+    ({"audit": {"taw": 1}}, "audit.taw", "one of tau"),
     ({"audit": {"tau": 0}}, "audit_tau", "above 0"),
     ({"audit": True, "audit_tokens": 0}, "audit_tokens", "at least 1"),
     ({"audit_max_foreign_share": 1}, "audit_max_foreign_share", "below 1"),

@@ -18,10 +18,11 @@ from qualab.analysis.speed import speed_of
 from qualab.errors import ComparisonBusy, EndpointMisconfigured, QualabError, RunStopped, UsageError, WrongState
 from qualab.model.comparison import Comparison
 from qualab.model.engine import Burst, Cell, cells_of, engines_seen
-from qualab.model.names import AnswerStatus, ArmName, CacheState, ComparisonStatus, Verdict, Work
+from qualab.model.names import AnswerStatus, ArmName, CacheState, ComparisonStatus, Language, Verdict, Work
 from qualab.model.plan import SpeedPlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.speed import CellSpeed, Speed
+from qualab.report.model import report_model
 from qualab.run import run as use_case
 from qualab.run.run import resume, start
 from qualab.run.timed import speed_of_stored, start_speed
@@ -387,6 +388,8 @@ def test_a_host_in_use_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         analysis = asyncio.run(start(replace(pair.services, progress=pair.progress), _with_tasks(pair)))
         assert analysis
         assert f"comparison {other} is being run" in pair.progress.said[-2]
+        report = report_model(pair.store, analysis.comparison_id, Language.ENGLISH)
+        assert report.gain == f"Speed was to be measured, and was not: qualab speed {analysis.comparison_id}"
 
 
 def test_a_run_with_a_speed_plan_times_the_arms_and_what_is_given_later_is_a_plan_of_its_own() -> None:

@@ -296,6 +296,26 @@ def test_a_command_is_refused_before_it_sends_anything(store: Store) -> None:
         check("http://[::1]:8002/v1")
 
 
+def test_hosts_are_held_until_they_are_freed_or_their_runner_is_gone(store: Store) -> None:
+    for number in (1, 2):
+        own = make.comparison(f"c-{number}", baseline_url=f"http://gpu:{number}/v1", candidate_url="")
+        store.create(own, [])
+    held = {"now": after(0), "stale_after_s": 60}
+    assert claim(store)
+    assert store.hold_hosts("c-1", runner=ONE, **held)
+    assert not store.hold_hosts("c-1", runner=ONE, **held), "they are held already"
+    with pytest.raises(ComparisonBusy, match="c-1 is being run"):
+        claim(store, OTHER, "c-2")
+    store.free_hosts("c-1", runner=ONE)
+    assert claim(store, OTHER, "c-2")
+    with pytest.raises(ComparisonBusy, match="c-2 is being run"):
+        store.hold_hosts("c-1", runner=ONE, **held)
+    store.release("c-2", runner=OTHER)
+    assert store.hold_hosts("c-1", runner=ONE, **held)
+    assert claim(store, OTHER, "c-1", at=61), "the one that held them was killed"
+    assert claim(store, "third:1:a", "c-2", at=61)
+
+
 def test_who_waits_for_an_endpoint_is_not_overtaken_on_it(store: Store) -> None:
     ask_for(store, **SHARED)
     take(store)
