@@ -165,7 +165,7 @@ def resume(
         all_of_it = resume_group(services, comparison, local=local, retry_failed=retry_failed)
         finish_group(services, run_to_end(all_of_it, progress), output_format)
     # before any server is started for it
-    stored = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
+    stored = check_free(services, comparison)
     if services.store.signoffs(stored.id):
         raise signed_off(stored.id)
     services = replace(services, keys=keys_of(settings, managed=managed is not None), progress=progress)

@@ -106,11 +106,8 @@ async def resume_group(
     services: Services, group_id: str, *, local: Mapping[str, str] | None = None, retry_failed: bool = False
 ) -> GroupResult:
     """Go on with all comparisons of a group that have not finished, in step. Raises as `resume`, WrongState."""
-    store, now, stale_after_s = services.store, services.clock.now(), services.heartbeat.stale_after_s
-    known = [
-        check_free(store, own.id, runner=services.runner, now=now, stale_after_s=stale_after_s)
-        for own in store.group(group_id)
-    ]
+    store = services.store
+    known = [check_free(services, own.id) for own in store.group(group_id)]
     known = [own for own in known if own.status is not ComparisonStatus.FINISHED or retry_failed]
     known = [own for own in known if not store.signoffs(own.id)]
     if not known:

@@ -16,6 +16,7 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import STALE_AFTER_S, AuditEntry, Claim, ComparisonSummary, busy
 
 if TYPE_CHECKING:
+    from qualab.run.prepare import Services
     from qualab.store import Store
 
 _RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
@@ -40,13 +41,15 @@ def runner_of(store: Store, comparison_id: str, *, now: datetime, stale_after_s:
     return store.runners([comparison_id], now=now, stale_after_s=stale_after_s).get(comparison_id)
 
 
-def check_free(
-    store: Store, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float = STALE_AFTER_S
-) -> Comparison:
-    """Return a comparison that `runner` may resume. Raises ComparisonNotFound, ComparisonBusy where another runs it."""
+def check_free(services: Services, comparison_id: str, *, runner: str | None = None) -> Comparison:
+    """Return a comparison that `runner` may resume: the services' own, unless another is named.
+
+    Raises ComparisonNotFound, ComparisonBusy where another runs it.
+    """
+    store, now, stale_after_s = services.store, services.clock.now(), services.heartbeat.stale_after_s
     comparison = store.get(comparison_id)
     holder = runner_of(store, comparison.id, now=now, stale_after_s=stale_after_s)
-    if holder and holder.runner != runner:
+    if holder and holder.runner != (services.runner if runner is None else runner):
         raise busy(comparison.id, holder)
     return comparison
 

@@ -118,7 +118,7 @@ async def resume(
     Raises ComparisonBusy, and as `start`; a candidate that cannot be compared in its turn leaves the comparison
     stopped, to be resumed.
     """
-    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
+    comparison = check_free(services, comparison_id)
     prepare.refuse_imported(comparison, "resumed")
     async with _reopened(services, comparison, arms, local, way_on(comparison.id)) as run:
         if retry_failed:
@@ -155,7 +155,7 @@ def auditable(services: Services, comparison_id: str, *, is_given: bool = False)
     generates nothing, or its plan has sizes of its own.
     """
     store = services.store
-    comparison = check_free(store, comparison_id, runner=services.runner, now=services.clock.now())
+    comparison = check_free(services, comparison_id)
     plan = prepare.refuse_imported(comparison, "audited").plan
     if comparison.status is not ComparisonStatus.FINISHED:
         raise WrongState(

@@ -72,9 +72,8 @@ async def stored_runs(services: Services, comparison_id: str, settings: Settings
     Raises ComparisonNotFound, ComparisonBusy, WrongState where it waits for a worker, InvalidValue where it was
     imported, and as `check_again`.
     """
-    store, now = services.store, services.clock.now()
-    members = store.group(comparison_id) or [store.get(comparison_id)]
-    known = [check_free(store, own.id, runner=services.runner, now=now) for own in members]
+    members = services.store.group(comparison_id) or [services.store.get(comparison_id)]
+    known = [check_free(services, own.id) for own in members]
     for own in known:
         if refuse_imported(own, "timed").status is ComparisonStatus.QUEUED:
             raise WrongState(f"Comparison {own.id} waits for a worker", hint=f"See: qualab gate {own.id}")

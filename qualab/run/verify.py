@@ -53,7 +53,7 @@ def verify(services: Services, comparison_id: str, *, local: Mapping[str, str] |
     """
     seal = ""
     try:
-        comparison = check_free(services.store, comparison_id, runner="", now=services.clock.now())
+        comparison = check_free(services, comparison_id, runner="")
         comparison_id = comparison.id
         seal = newest_seal(services.store, comparison)
         checks = tuple(_Verifier(services, comparison, local).checks())
