@@ -24,7 +24,7 @@ WEIGHT: Mapping[Verdict, int] = {Verdict.REGRESSION: 0, Verdict.INCONCLUSIVE: 1,
 def box_lines(source: Source, words: Words) -> tuple[BoxLine, ...]:
     """Say in a few lines what a reader of one page has to know."""
     verdict = words("headline no tasks") if source.has_no_tasks else headline(source, words)
-    if source.analysis.verdict is Verdict.INVALID and source.analysis.reasons:
+    if source.analysis.verdict is Verdict.INVALID and source.analysis.reasons and not source.is_after_data:
         verdict = f"{verdict} {words.reason(source.analysis.reasons[0])}."
     texts = {
         "verdict": verdict,

@@ -46,8 +46,7 @@ def _lines(report: Report) -> Iterator[str]:
         label = "" if own.id == "verdict" else f"**{escaped(own.label)}:** "
         yield f">\n> {label}{escaped(own.text)}"
     for section in report.sections:
-        title = f"{report.labels['appendix']}: {section.title}" if section.is_appendix else section.title
-        yield f"\n## {escaped(title)}"
+        yield f"\n## {escaped(section.title)}"
         for block in section.blocks:
             yield ""
             yield from block_lines(block, report.labels)

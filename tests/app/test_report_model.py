@@ -32,8 +32,8 @@ from tests.render.samples import DRAFTING, TEXTS, report, sample
 from tests.said import english
 from tests.store.samples import filled, make_entry, make_signoff
 
-ORDER = ["verdict", "arms", "forest", "metrics", "power", "noise", "acceptance", "missing", "running", "flips"]
-ORDER += ["signoff", "methods"]
+ORDER = ["forest", "verdict", "arms", "metrics", "power", "noise", "acceptance", "missing", "flips", "signoff"]
+ORDER += ["configuration", "running", "methods"]
 PRIMARY = "gsm8k/exact_match,flexible-extract"
 
 
@@ -137,7 +137,8 @@ def blocks(found: Report, section: str, kind: type) -> Iterator[Any]:
 
 
 EVERYTHING = {
-    "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
+    "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0"),
+    "configuration": (f"sha256:{'a' * 64}", "speculative_config"),
     "power": ("2.00", "5 %"),
     "audit": ("96,204", "534.56", "35 of 60", "+7.20 to +8.40", "τ = 1", "[[<|im_end|>]]", "44.13", "3 of 1,083"),
     "metrics": ("43.2",),
@@ -197,7 +198,7 @@ def test_the_forest_plot_has_every_primary_metric_and_its_band_says_the_margin()
 def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None:
     seen = full().observations[-1]
     other = replace(seen, engine=replace(seen.engine, config={**seen.engine.config, "dtype": "float"}))
-    *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "arms", Table)
+    *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "configuration", Table)
     assert [[cell.text for cell in row.cells] for row in table.rows] == [
         ["dtype", "half", "float", "unexpected: breaks the comparison"],
         ["speculative_config (2 settings)", "none", "ngram, 4 tokens", "the drafter itself"],
@@ -336,7 +337,7 @@ def drafting(*tasks: engines.TaskDrafting) -> Source:
         (bare, "running", "strict", False),
         (full, "acceptance", "thirds:", True),
         (bare, "noise", "No noise floor was measured", True),
-        (bare, "arms", "The engines were not recorded", True),
+        (bare, "configuration", "The engines were not recorded", True),
         (bare, "flips", "No scores are stored", True),
         (lambda: analysed(bare(), treatment=None), "acceptance", "did not look at the drafter", True),
         (without_tokens, "noise", "the tokenizer of the baseline's engine could not be used", True),
