@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, PairBars, PairHistogram, Tone
+from qualab.model.report import Chart, Curve, Flow, Forest, ForestRow, Histogram, PairBars, PairHistogram, Splits, Tone
 from qualab.model.wording import count
 
 FONT = "Noto Sans CJK KR"
@@ -101,6 +101,12 @@ def draw(chart: Chart, *, is_grey: bool = False) -> str:
         return document(560.0, 300.0, chart.description, _curve(chart))
     if isinstance(chart, Forest):
         return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _forest(chart))
+    if isinstance(chart, Flow):
+        return document(
+            WIDTH, 112.0 if any(step.lost for step in chart.steps) else 68.0, chart.description, _flow(chart)
+        )
+    if isinstance(chart, Splits):
+        return document(WIDTH, TOP + SHORT_ROW * len(chart.rows) + 44.0, chart.description, _splits(chart))
     if isinstance(chart, PairBars):
         return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _pair_bars(chart))
     bars = _pair_histogram(chart) if isinstance(chart, PairHistogram) else _histogram(chart)
@@ -109,7 +115,7 @@ def draw(chart: Chart, *, is_grey: bool = False) -> str:
 
 WIDTH = 760.0
 LABEL_END, PLOT_START, PLOT_END, TEXT_START = 212.0, 226.0, 520.0, 534.0
-ROW, TOP = 40.0, 26.0
+ROW, SHORT_ROW, TOP = 40.0, 24.0, 26.0
 
 
 def _forest(chart: Forest) -> Iterator[str]:
@@ -164,6 +170,47 @@ def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
 def _circle(x: float, y: float, name: str, colour: str, *, is_full: bool) -> str:
     look = f'class="{name} {"full" if is_full else "hollow"}" cx="{x:.1f}" cy="{y:.1f}" r="4.8"'
     return f'<circle {look} fill="{colour if is_full else "#ffffff"}" stroke="{colour}" stroke-width="2"/>'
+
+
+def _flow(chart: Flow) -> Iterator[str]:
+    slot = WIDTH / len(chart.steps)
+    width, middle = slot - 30.0, 34.0
+    for place, step in enumerate(chart.steps):
+        x = slot * place + 2.0
+        look = f'fill="{BAND}" stroke="{SOFT}" stroke-width="1"'
+        yield rect("band", (x, 8.0), (width, 52.0), look)
+        yield text_at(x + width / 2.0, 28.0, step.title, anchor="middle")
+        yield text_at(x + width / 2.0, 48.0, step.text, anchor="middle", size=13.0, colour=INK, weight=700)
+        if place:
+            yield line("axis", (x - 28.0, middle), (x - 4.0, middle), SOFT)
+            corners = f"{x - 10.0:.1f},{middle - 4.0:.1f} {x - 10.0:.1f},{middle + 4.0:.1f} {x - 3.0:.1f},{middle:.1f}"
+            yield f'<polygon class="soft" points="{corners}" fill="{SOFT}"/>'
+        if step.lost:
+            yield line("edge", (x - 15.0, middle), (x - 15.0, 80.0), SOFT, 'stroke-dasharray="3 3"')
+            yield text_at(min(x - 15.0, WIDTH - 90.0), 96.0, step.lost, anchor="middle", colour=INK)
+
+
+def _splits(chart: Splits) -> Iterator[str]:
+    reach = 1.1 * max((max(row.loss, row.gain) for row in chart.rows), default=0.0) or 0.01
+    across, bottom = scale(-reach, reach, PLOT_START, PLOT_END), TOP + SHORT_ROW * len(chart.rows)
+    yield text_at(across(0.0) - 8.0, TOP - 9.0, f"← {chart.left}", anchor="end")
+    yield text_at(across(0.0) + 8.0, TOP - 9.0, f"{chart.right} →")
+    step = round_step(reach / 3.0)
+    for tick in (step * place for place in range(-math.floor(reach / step), math.floor(reach / step) + 1)):
+        yield line("rule", (across(tick), TOP), (across(tick), bottom), FAINT)
+        yield text_at(across(tick), bottom + 17.0, points(abs(tick)), anchor="middle")
+    for place, row in enumerate(chart.rows):
+        y, zero = TOP + SHORT_ROW * place, across(0.0)
+        yield text_at(LABEL_END, y + 16.0, row.label, anchor="end", colour=INK)
+        for start, end, tone in ((across(-row.loss), zero, Tone.BAD), (zero, across(row.gain), Tone.GOOD)):
+            if end > start:
+                full = tone is Tone.BAD
+                look = f'fill="{COLOURS[tone] if full else "#ffffff"}" stroke="{COLOURS[tone]}" stroke-width="1.2"'
+                yield rect(f"tone {tone} {'full' if full else 'hollow'}", (start, y + 5.0), (end - start, 14.0), look)
+        yield text_at(TEXT_START, y + 16.0, row.text, colour=INK)
+    yield line("axis", (across(0.0), TOP - 4.0), (across(0.0), bottom), INK)
+    yield line("axis", (PLOT_START, bottom), (PLOT_END, bottom), SOFT)
+    yield text_at((PLOT_START + PLOT_END) / 2.0, bottom + 35.0, chart.axis, anchor="middle")
 
 
 def _histogram(chart: Histogram) -> Iterator[str]:

@@ -65,6 +65,7 @@ def report_model(store: Store, comparison_id: str, language: Language, *, plan_h
         payoff=payoff_of(analysis, observations, seed=comparison.plan.sampling.seed),
         flips=find_flips(store, judged),
         signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
+        latencies=store.latencies(comparison.id),
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
     )
     return model_of(source, Words(language=language))

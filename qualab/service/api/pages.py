@@ -29,11 +29,12 @@ from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, R
 from qualab.model.plan import DecisionRule
 from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
-from qualab.model.wording import count, percent, pp, proven, share, visible_text
-from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
+from qualab.model.wording import count, proven, share, visible_text
+from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items
 from qualab.report.group import group_table, group_title, ranked_group, speed_tables
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
+from qualab.report.planning import power_curve
 from qualab.report.source import verdict_cell
 from qualab.report.words import Words
 from qualab.service.api import item_page
@@ -410,9 +411,6 @@ async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
     return page(call.request, "plan", curve=curve, facts=facts, command=command, form=form, objectives=Objective)
 
 
-N_POINTS = 40
-
-
 def power_figures(
     items: int, discordance: float, missing_share: float, rule: DecisionRule, words: Wording
 ) -> tuple[Curve, tuple[Fact, ...], str]:
@@ -421,35 +419,18 @@ def power_figures(
     `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
     """
     missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
-    design: dict[str, Any] = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
-    proves = partial(verdict_power, **design, is_one_sided=is_loss_alone, missing=missing)
-    here = proves(n_items=items, is_guarded=True)
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
     narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
     loss = if_any(lambda: mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power))
+    curve = power_curve(items, discordance, rule, words, missing=missing)
     units, none = words.units, words("no margin")
     figures = {
-        "power here": units(share(here)),
+        "power here": units(share(curve.here[1])),
         "items needed": words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
         "narrowest margin": none if narrowest is None else units(proven(narrowest)),
         "smallest loss": none if loss is None else units(proven(loss)),
     }
     facts = tuple(Fact(label=words(key, n=n), text=text) for key, text in figures.items())
-    most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
-    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
-    aim, reached = units(percent(rule.power)), units(share(here))
-    needs = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
-    assumed = {"discordance": units(percent(discordance)), "margin": units(pp(rule.margin))}
-    curve = Curve(
-        points=((0.0, 0.0), *((float(k), here if k == items else proves(n_items=k, is_guarded=False)) for k in places)),
-        here=(float(items), here),
-        target=rule.power,
-        axis=words("curve axis"),
-        vertical_axis=words("curve vertical"),
-        here_text=words("curve here", n=n, power=reached),
-        target_text=words("curve target", power=aim),
-        description=words("curve alt", here=reached, n=n, aim=needs, **assumed),
-    )
     command = f"qualab stats power --items {items} --discordance {discordance:g} --margin {rule.margin:g}"
     is_known = not is_loss_alone and not missing_share  # to the command line, which plans equivalence of whole data
     return curve, facts, f"{command} --alpha {rule.alpha:g}" if is_known else ""
