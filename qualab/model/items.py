@@ -165,6 +165,8 @@ class OutcomeFilter:
     max_length: int | None = None
     foreign: bool | None = None
     """True for items with a foreign token in an audited answer; the store looks at `positions` alone."""
+    text: str | None = None
+    """In the document, the right answer or an answer of the arms, in upper or lower case."""
     positions: tuple[int, ...] | None = None
 
 

@@ -77,15 +77,20 @@ def _gains(source: Source, words: Words) -> Iterator[str]:
         yield words("not timed", id=source.comparison.id)
     elif line := gain_line(source.payoff, words):
         yield line
-    treatment = source.analysis.treatment
-    drafted = [task for task in treatment.tasks if task.draft_tokens] if treatment else []
-    rounds, n_drafted, accepted = (
-        sum(getattr(task, name) or 0 for task in drafted) for name in ("rounds", "draft_tokens", "accepted_tokens")
-    )
-    if rounds and n_drafted:
-        yield words("box acceptance", length=1.0 + accepted / rounds, share=accepted / n_drafted)
+    if acceptance := acceptance_of(source):
+        yield words("box acceptance", length=acceptance[0], share=acceptance[1])
     if audit := source.analysis.audit:
         yield words("box audit", ruling=audit.ruling)
+
+
+def acceptance_of(source: Source) -> tuple[float, float] | None:
+    """Return tokens a round and the accepted share of the draft, over all tasks; None where nothing was drafted."""
+    tasks = source.analysis.treatment.tasks if source.analysis.treatment else ()
+    rounds, drafted, accepted = (
+        sum(getattr(task, name) or 0 for task in tasks if task.draft_tokens)
+        for name in ("rounds", "draft_tokens", "accepted_tokens")
+    )
+    return (1.0 + accepted / rounds, accepted / drafted) if rounds and drafted else None
 
 
 def _next_line(source: Source, words: Words) -> str:

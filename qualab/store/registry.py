@@ -153,6 +153,19 @@ class Registry(Sessions):
         convert = partial(value_of, Outcome)
         return page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat), convert)
 
+    def n_outcomes(self, comparison_id: str, filters: OutcomeFilter) -> int:
+        """Count the outcomes that match."""
+        with self.reading_of(comparison_id) as (connection, key):
+            query = sa.select(sa.func.count()).select_from(outcome)
+            return connection.scalar(query.where(_O.comparison_key == key, *_conditions(filters))) or 0
+
+    def reruns(self, comparison_id: str, position: int) -> Sequence[Answer]:
+        """Read the baseline's answers to an item in the runs of its noise floor."""
+        c = answer.c
+        with self.reading_of(comparison_id) as (connection, key):
+            of_runs = sa.select(answer).where(c.comparison_key == key, c.position == position, c.run > 0)
+            return list(map(answer_of, connection.execute(of_runs.order_by(c.run, c.repeat))))
+
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """Read an item with both arms' answers and scores. Raises ItemNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
@@ -275,10 +288,24 @@ def _conditions(filters: OutcomeFilter) -> Iterator[sa.ColumnElement[bool]]:
         "min_length": _O.length.__ge__,
         "max_length": _O.length.__le__,
         "positions": _O.position.in_,
+        "text": _has_text,
     }
     for name, condition in conditions.items():
         if (value := getattr(filters, name)) is not None:
             yield condition(value)
+
+
+def _has_text(text: str) -> sa.ColumnElement[bool]:
+    """Match items whose document, right answer or one of both arms' answers holds a text."""
+    in_item = sa.or_(*(item.c[name].icontains(text, autoescape=True) for name in ("doc", "target")))
+    in_answer = sa.and_(answer.c.run == 0, answer.c.text.icontains(text, autoescape=True))
+    tables = ((item, in_item), (answer, in_answer))
+    return sa.or_(
+        *(
+            sa.exists().where(own.c.comparison_key == _O.comparison_key, own.c.position == _O.position, holds)
+            for own, holds in tables
+        )
+    )
 
 
 def _change_in(*changes: Change, is_in: bool) -> sa.ColumnElement[bool]:

@@ -21,7 +21,7 @@ from qualab.errors import QualabError, StoreError
 from qualab.model.names import ComparisonStatus
 from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
-from qualab.service.api import controls, pages, routes
+from qualab.service.api import across, controls, pages, routes
 from qualab.service.api.answers import RETRY_AFTER_S
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
@@ -134,7 +134,7 @@ def create_app(
     app.state.qualab = state
     app.state.collectors = CollectorRegistry()
     app.state.collectors.register(StateCollector(state))
-    for each in (router, routes.router, pages.router, controls.router):
+    for each in (router, routes.router, pages.router, controls.router, across.router):
         app.router.routes += each.routes  # `include_router` would match every request twice
     for kind in (QualabError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.answer_page_or_problem)

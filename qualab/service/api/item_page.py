@@ -8,6 +8,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,9 @@ KEY = '-H "Authorization: Bearer $API_KEY"'
 """The shell puts the key in: none is stored."""
 SHADES = (0.05, 0.25, 1.0, 5.0)
 """Gaps in nats from which a token is a shade darker."""
-WORD = re.compile(r"\s*\S*")
+WORD = re.compile(r"\s*\S+|\s+")
+MOST_WORDS = 1_000
+"""Of a text that is compared word by word."""
 Answers = Mapping[tuple[ArmName, int, int], Answer]  # by arm, choice and repeat
 
 
@@ -56,13 +59,12 @@ def command(url: str, body: str) -> str:
 
 
 class Side(NamedTuple):
-    """One arm's answer, cut where it parts from the other. Texts are a model's: never markup."""
+    """One answer, cut where it parts from the other. Texts are a model's: never markup."""
 
     answer: Answer | None
     shared: str
-    marked: str
-    """The first word that differs; empty where none does."""
-    rest: str
+    parts: tuple[tuple[str, bool], ...]
+    """What follows, and whether only this text has it."""
     has_ended: bool
     """True where the text ends and the other goes on."""
 
@@ -95,15 +97,47 @@ def pair(repeat: int, baseline: Answer | None, candidate: Answer | None, words: 
         cut = first_difference(one, other)
         key = "differ at once" if cut == 0 else "differ after one" if cut == 1 else "differ after"
         difference = words(key, n=count(cut))
-    return Pair(repeat, difference, (_side(baseline, cut), _side(candidate, cut)))
+    rests = [(text or "")[cut:] if cut is not None else "" for text in texts]
+    sides = zip((baseline, candidate), texts, _diff(*rests), strict=True)
+    return Pair(repeat, difference, tuple(_side(own, text or "", cut, parts) for own, text, parts in sides))  # type: ignore[arg-type]
 
 
-def _side(answer: Answer | None, cut: int | None) -> Side:
-    text = (answer.reply.text if answer else None) or ""
-    shared, rest = (text, "") if cut is None else (text[:cut], text[cut:])
-    head = rest[: WORD.match(rest).end()]  # type: ignore[union-attr]  # it matches anything
-    has_ended = cut is not None and not rest and bool(text)
-    return Side(answer, visible_text(shared), marked(head), visible_text(rest[len(head) :]), has_ended)
+Parts = tuple[tuple[str, bool], ...]
+
+
+def _side(answer: Answer | None, text: str, cut: int | None, parts: Parts) -> Side:
+    shown = tuple((marked(part) if not n else visible_text(part), is_own) for n, (part, is_own) in enumerate(parts))
+    has_ended = cut is not None and not text[cut:] and bool(text)
+    return Side(answer, visible_text(text[:cut]), shown, has_ended)
+
+
+def _diff(one: str, other: str) -> tuple[Parts, Parts]:
+    """Cut two texts into what both have and what one has alone, word by word; long ones only at their first word."""
+    left, right = (WORD.findall(text) for text in (one, other))
+    if max(len(left), len(right)) > MOST_WORDS:
+        first, second = (((own[0], True), ("".join(own[1:]), False)) if own else () for own in (left, right))
+        return first, second
+    before: list[tuple[str, bool]] = []
+    after: list[tuple[str, bool]] = []
+    for kind, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        for parts, own in ((before, left[i:j]), (after, right[k:m])):
+            if own:
+                parts.append(("".join(own), kind != "equal"))
+    return tuple(before), tuple(after)
+
+
+def others(
+    store: Store, comparison: Comparison, item: Item, answers: Answers, words: Wording
+) -> list[tuple[str, Side]]:
+    """Return further answers beside the baseline's: those of its runs again, and of other candidates of a group."""
+    baseline = answers.get((ArmName.BASELINE, 0, 0))
+    found = [(words("run again", n=answer.run), answer) for answer in store.reruns(comparison.id, item.position)]
+    group = comparison.plan.group
+    for own in store.group(group.id) if group else ():
+        if own.id != comparison.id and own.plan.group:
+            own_answers = store.pair(own.id, item.position)[1]
+            found += [(own.plan.group.name, answer) for answer in own_answers if answer.arm is ArmName.CANDIDATE]
+    return [(title, pair(0, baseline, answer, words).sides[1]) for title, answer in found]
 
 
 class Token(NamedTuple):

@@ -142,7 +142,8 @@ class PageRoute(APIRoute):
 def error_page(request: Request, error: Exception) -> Response:
     """Say what went wrong, for a person."""
     problem, words = problem_of(error), words_of(request)
-    code, message, hint = problem.code, problem.detail, problem.hint
+    code, message = problem.code, problem.detail
+    hint = "" if code == "no-such-route" else problem.hint  # it names REST's routes
     fields = ", ".join(wrong.field for wrong in problem.errors)
     if isinstance(error, RequestValidationError):
         first: Mapping[str, Any] = error.errors()[0]
@@ -164,6 +165,8 @@ def error_page(request: Request, error: Exception) -> Response:
 async def answer_page_or_problem(request: Request, error: Exception) -> Response:
     """Answer an error outside the routes of pages: a browser with a page, others with a problem."""
     is_browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1")
+    if is_browser and isinstance(error, HTTPException) and error.status_code == 404:
+        error = HTTPException(404, "There is no page at this address")
     return error_page(request, error) if is_browser else await answer_problem(request, error)
 
 
@@ -366,7 +369,18 @@ def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()])
     seen = last_seen(call.context.store.observations(comparison_id), AuditSeen)
     has_audit = own.plan.audit is not None or seen is not None
     outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
-    return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS, has_audit=has_audit)
+    store, wanted = call.context.store, located(call.context, own, form.filter())
+    numbers = {"n": count(store.n_outcomes(own.id, wanted)), "total": count(store.n_outcomes(own.id, OutcomeFilter()))}
+    return page(
+        call.request,
+        "items",
+        comparison=own,
+        outcomes=outcomes,
+        form=form,
+        shows=SHOWS,
+        has_audit=has_audit,
+        numbers=numbers,
+    )
 
 
 @router.get("/comparisons/{comparison_id}/items/{position}")
@@ -398,6 +412,7 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
         prompt=item_page.messages(item.prompts[0]) if item.prompts else (),
         document=json.dumps(item.doc, ensure_ascii=False, indent=2) if item.doc else "",
         pairs=list(item_page.pairs(own, answers, words)) if is_generation else (),
+        others=item_page.others(context.store, own, item, answers, words) if is_generation else (),
         choices=() if is_generation else list(item_page.choice_lines(item, own, answers)),
         extracted=extracted,
         trouble=trouble,

@@ -93,6 +93,9 @@ class ItemQuery(PageQuery):
     missing: bool | None = Field(None, description="Whether an arm has no score")
     different_text: bool | None = Field(None, description="Whether both answered, and not the same")
     foreign: bool | None = Field(None, description="Whether audited answers of it have a foreign token")
+    text: Annotated[Text, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="A text in the document, the right answer or an answer of the arms, in any case"
+    )
     min_length: Length | None = Field(None, description="Characters of the longer answer")
     max_length: Length | None = None
 
