@@ -1,0 +1,179 @@
+"""`qualab demo`: stored answers of three real pairs, analysed on the spot; `--live` asks a pair on this machine."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualab import bootstrap
+from qualab.cli.options import Database
+from qualab.cli.output import Format, complain
+from qualab.cli.pair import ended_by_sigterm
+from qualab.cli.run import new_progress, print_next, print_steps, run_to_end
+from qualab.errors import ComparisonNotFound
+from qualab.model.names import ArmName, AuditPart, Language
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from qualab.model.comparison import Analysis, Comparison
+    from qualab.store import Store
+
+STORED = "demo/comparisons.db.zst"
+"""Made by make_comparisons.py beside it, out of real runs."""
+ABOUT = {
+    "demo-lossless": "1. A drafter that does what it should: llama.cpp with a draft model, 1,000 short sums.",
+    "demo-sampling": "2. vLLM with n-gram lookup on a CPU: as good at the sums, but sampled tokens are not the model's.",
+    "demo-no-drafter": "3. A drafter that was never on: llama.cpp twice. `qualab run` refuses this pair before its first "
+    "item; here that check was left out, and the analysis sees it, too.",
+}
+"""By label, in the order in which they are shown."""
+FOREIGN, UNLIKELY = "bold red reverse", "yellow"
+"""Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
+MOST_WIDE = 100
+LIVE = {"tasks": ("demo",), "margin": 0.1, "label": "demo", "concurrency": 8, "audit": True}
+LIVE_MARGIN_SAID = (
+    "80 items a task can prove a margin of 10 percentage points; a release needs 2, and some 1,000 items a task."
+)
+
+
+def demo(
+    live: Annotated[bool, typer.Option("--live", help="Run a comparison here: a small model in llama.cpp.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve that pair until Ctrl-C, and ask nothing.")] = False,
+    db: Database = None,
+) -> None:
+    """Show three comparisons of real pairs: an EQUIVALENT, a REGRESSION and an INVALID. Their answers are stored.
+
+    They are analysed now, and stay in the database like any others. `--live` runs one on this machine, in minutes.
+    """
+    if live or serve:
+        _run_here(db, asks=live and not serve)
+        return
+    from qualab.analysis.flips import flips
+    from qualab.model.ports import ComparisonFilter
+    from qualab.report.model import report_model
+    from qualab.report.terminal import make_console, pair_excerpt, print_blocks, print_box, print_hanging
+
+    store, console = bootstrap.store_at(db), make_console()
+    console.width = min(console.width, MOST_WIDE)
+    ids = []
+    with _stored() as source:
+        by_label = {comparison.label: comparison for comparison in source.list(ComparisonFilter(limit=len(ABOUT)))}
+        for label, about in ABOUT.items():
+            analysis = _analysed(store, by_label[label], source)
+            ids.append(analysis.comparison_id)
+            console.print()
+            print_hanging(console, about, style="bold")
+            print_box(console, report_model(store, analysis.comparison_id, Language.ENGLISH))
+            if label == "demo-lossless":
+                (flip,) = flips(store, analysis.comparison_id, limit=1).shown
+                title = f"An item that differs: {flip.item}, {'lost' if flip.is_loss else 'gained'}"
+                print_blocks(console, [pair_excerpt(flip, title)])
+            elif analysis.audit and analysis.audit.worst:
+                _print_shaded(console, store, analysis.comparison_id, analysis.audit.worst[0].position)
+    first, second, _ = ids
+    print_steps(
+        {
+            f"report {second}": "a PDF (--lang ko)",
+            f"show {first}": "its table; --flips: all items that changed",
+            "serve": "all in a browser, token by token",
+            "demo --live": "ask a pair on this machine, about 3 minutes",
+            "init": "an experiment file for your own pair",
+        }
+    )
+
+
+@contextmanager
+def _stored() -> Iterator[Store]:
+    """Unpack the stored comparisons into a database of their own, with this version's schema."""
+    from zstandard import decompress
+
+    from qualab.store import upgrade
+
+    with tempfile.TemporaryDirectory(prefix="qualab-demo-") as folder:
+        path = Path(folder) / "comparisons.db"
+        path.write_bytes(decompress((bootstrap.share("tasks") / STORED).read_bytes()))
+        upgrade(str(path), bootstrap.share("migrations"))
+        with bootstrap.store_at(str(path)) as source:
+            yield source
+
+
+def _analysed(store: Store, comparison: Comparison, source: Store) -> Analysis:
+    """Analyse one in the user's database, where it is copied to unless it is there. Nothing is stored twice."""
+    from qualab.analysis.analyse import analyse
+    from qualab.analysis.imported import ImportedTasks
+    from qualab.analysis.scoring import summary_of
+    from qualab.model.canonical import canonical_json
+
+    try:
+        comparison = store.get(comparison.id)
+    except ComparisonNotFound:
+        store.copy(comparison, source)
+    items = list(store.items(comparison.id))
+    # means of stored scores need no lm-eval, which takes seconds to load
+    tasks, summary = ImportedTasks(comparison.plan), summary_of(store, comparison.id, items)
+    analysis, known = analyse(store, comparison, tasks, items, summary), store.analysis(comparison.id)
+    if known is None or (canonical_json(known) != canonical_json(analysis) and not store.signoffs(comparison.id)):
+        store.put_analysis(analysis, now=bootstrap.now())
+    return analysis
+
+
+def _print_shaded(console: Console, store: Store, comparison_id: str, position: int) -> None:
+    """Draw the sampled answers of an item, the tokens shaded that the model would hardly have chosen."""
+    from rich.text import Text
+
+    from qualab.analysis.audit import scored_parts
+    from qualab.model.wording import visible_text
+
+    comparison = store.get(comparison_id)
+    (item,) = store.items(comparison_id, positions=[position])
+    parts = scored_parts(store, comparison, positions=[position], with_pieces=True)
+    console.print(Text(f"\nAn answer at temperature 1, token by token: {item.id}", style="bold"))
+    console.print(Text(f"  {item.doc['question']}", style="dim"))
+    for arm in ArmName:
+        own, line = parts[AuditPart.SAMPLED, arm], Text(f"  {arm:<9}: ")
+        pieces = own.answers[0].pieces
+        for text, gap, is_foreign in zip(pieces.texts if pieces else (), own.tokens.gaps, own.is_foreign, strict=False):
+            shown = visible_text(text)
+            line.append(*((f"[[{shown}]]", FOREIGN) if is_foreign else (shown, UNLIKELY if gap >= 1.0 else "")))
+        console.print(line)
+    console.print(Text("  [[ ]]: the model all but excludes this token in its place", style="dim"))
+
+
+def _run_here(db: str | None, *, asks: bool) -> None:
+    """Serve the embedded pair, and run a comparison of it, or let others ask until Ctrl-C."""
+    from qualab.cli.query import print_result
+    from qualab.managed.embedded import MODEL_ALIAS, embedded_pair, prepare_model
+    from qualab.run import run as use_case
+    from qualab.settings import load
+
+    progress = new_progress()
+    say = progress.phase if asks else complain
+    with (
+        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
+        ended_by_sigterm(),
+        embedded_pair(prepare_model(say=say), log_dir=Path(logs), say=say) as (baseline, candidate),
+    ):
+        if not asks:
+            typer.echo(f"OFF={baseline} ON={candidate} MODEL={MODEL_ALIAS}")  # as a shell's variables
+            complain("Ctrl-C stops both")
+            with suppress(KeyboardInterrupt):
+                while True:
+                    signal.pause()
+            return
+        settings = load(
+            command_line={"baseline": baseline, "candidate": candidate, "model": MODEL_ALIAS, "db": db, **LIVE}
+        )
+        services = replace(bootstrap.services_of(settings), progress=progress)
+        run_to_end(use_case.start(services, settings), progress)
+    print_result(services.store, progress.comparison_id, Format.TEXT)
+    typer.echo(f"\n{LIVE_MARGIN_SAID}")
+    typer.echo(f"The results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
+    print_next(progress.comparison_id)

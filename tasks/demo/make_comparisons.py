@@ -1,0 +1,94 @@
+"""Makes comparisons.db.zst, what `qualab demo` shows: three comparisons of real pairs, asked here and now.
+
+    python tasks/demo/make_comparisons.py --baseline http://127.0.0.1:8101/v1 --candidate http://127.0.0.1:8102/v1
+
+Two are of the embedded llama.cpp pair, which this script serves (extra `demo`). The third is of the two URLs: vLLM in
+bfloat16 on a CPU, without a drafter and with n-gram lookup, one model under one name (--model). Runs go into a
+database of their own (--work); what is in there already is not asked again. Packed is what the runs stored, without
+their analyses, and with the home directory's path cut out of what the engines tell of their configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import zstandard
+
+from qualab import bootstrap
+from qualab.managed.embedded import MODEL_ALIAS, embedded_pair, prepare_model
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter
+from qualab.run.run import start
+from qualab.settings import load
+
+HERE = Path(__file__).parent
+COMMON = {"tasks": ("demo_sums",), "concurrency": 8, "seed": 1}
+LOSSLESS, SAMPLING, NO_DRAFTER = "demo-lossless", "demo-sampling", "demo-no-drafter"
+PLANS: Mapping[str, Mapping[str, Any]] = {
+    LOSSLESS: {"apply_chat_template": True, "margin": 0.02},
+    SAMPLING: {"apply_chat_template": True, "limit": 300, "margin": 0.05, "audit": True, "audit_items": 200},
+    NO_DRAFTER: {"apply_chat_template": True, "limit": 200, "margin": 0.05},
+}
+
+
+def ask(label: str, work: Path, baseline: str, candidate: str, model: str) -> None:
+    """Run a comparison to its verdict."""
+    given = {"baseline": baseline, "candidate": candidate, "model": model, "db": str(work), "label": label}
+    settings = load(command_line={**COMMON, **PLANS[label], **given})
+    analysis = asyncio.run(start(bootstrap.services_of(settings), settings))
+    print(label, analysis and analysis.verdict)
+
+
+def pack(work: Path, target: Path) -> None:
+    """Copy the comparisons without analyses and places of this machine, and compress."""
+    with tempfile.TemporaryDirectory() as folder, bootstrap.store_at(str(work)) as source:
+        path = Path(folder) / "packed.db"
+        with bootstrap.store_at(str(path)) as store:
+            for comparison in source.list(ComparisonFilter(limit=len(PLANS))):
+                bare = replace(comparison, status=ComparisonStatus.ANSWERED, verdict=None, finished_at=None, local={})
+                store.copy(bare, source)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("UPDATE observation SET body = replace(body, ?, '~')", [str(Path.home())])
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("VACUUM")
+        target.write_bytes(zstandard.compress(path.read_bytes(), 19))
+    print(f"Wrote {target}, {target.stat().st_size:,} bytes")
+
+
+def main() -> None:
+    """Asks what is missing, and packs all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baseline", required=True)
+    parser.add_argument("--candidate", required=True)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--work", type=Path, default=Path("demo-runs.db"))
+    parser.add_argument("-o", "--output", type=Path, default=HERE / "comparisons.db.zst")
+    given = parser.parse_args()
+    with bootstrap.store_at(str(given.work)) as store:
+        there = {own.label for own in store.list(ComparisonFilter(status=ComparisonStatus.FINISHED))}
+    for label, drafts in ((LOSSLESS, True), (NO_DRAFTER, False)):
+        if label in there:
+            continue
+        with (
+            tempfile.TemporaryDirectory() as logs,
+            embedded_pair(prepare_model(say=print), log_dir=Path(logs), drafts=drafts) as urls,
+            # the check before the first item would end a pair without a drafter
+            patch("qualab.run.preflight.stop_at", lambda findings: None),
+        ):
+            ask(label, given.work, *urls, MODEL_ALIAS)
+    if SAMPLING not in there:
+        ask(SAMPLING, given.work, given.baseline, given.candidate, given.model)
+    pack(given.work, given.output)
+
+
+if __name__ == "__main__":
+    main()
