@@ -30,9 +30,9 @@ STORED = "demo/comparisons.db.zst"
 """Made by make_comparisons.py beside it, out of real runs."""
 ABOUT = {
     "demo-lossless": "1. A drafter that does what it should: llama.cpp with a draft model, 1,000 short sums.",
-    "demo-sampling": "2. vLLM with n-gram lookup on a CPU: as good at the sums, but sampled tokens are not the model's.",
-    "demo-no-drafter": "3. A drafter that was never on: llama.cpp twice. `qualab run` refuses this pair before its first "
-    "item; here that check was left out, and the analysis sees it, too.",
+    "demo-sampling": "2. vLLM with n-gram lookup: as good at the sums, but what it samples is not the model's.",
+    "demo-no-drafter": "3. A drafter that was never on: llama.cpp twice. `qualab run` refuses such a pair before its "
+    "first item; here that check was left out, and the analysis sees it, too.",
 }
 """By label, in the order in which they are shown."""
 FOREIGN, UNLIKELY = "bold red reverse", "yellow"
@@ -168,9 +168,8 @@ def _run_here(db: str | None, *, asks: bool) -> None:
                 while True:
                     signal.pause()
             return
-        settings = load(
-            command_line={"baseline": baseline, "candidate": candidate, "model": MODEL_ALIAS, "db": db, **LIVE}
-        )
+        given = {"baseline": baseline, "candidate": candidate, "model": MODEL_ALIAS, "db": db}
+        settings = load(command_line={**given, **LIVE})
         services = replace(bootstrap.services_of(settings), progress=progress)
         run_to_end(use_case.start(services, settings), progress)
     print_result(services.store, progress.comparison_id, Format.TEXT)

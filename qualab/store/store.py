@@ -95,9 +95,8 @@ class Store(Queue, Registry, Banks):
             key = _insert_comparison(connection, comparison, source.items(comparison.id))
             for table in (answer, scored_answer, score, look, observation):
                 copied = reading.execute(sa.select(table).where(table.c.comparison_key == old)).mappings()
-                rows.insert_all(
-                    connection, table, ({**row, "comparison_key": key} for row in copied), problem=comparison.id
-                )
+                own = ({**row, "comparison_key": key} for row in copied)
+                rows.insert_all(connection, table, own, problem="a copy is not whole")
 
     def get(self, comparison_id: str) -> Comparison:
         """Read one by id or an unambiguous beginning of it. Raises ComparisonNotFound; also without a plan."""

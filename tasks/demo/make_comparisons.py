@@ -15,7 +15,7 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def main() -> None:
             tempfile.TemporaryDirectory() as logs,
             embedded_pair(prepare_model(say=print), log_dir=Path(logs), drafts=drafts) as urls,
             # the check before the first item would end a pair without a drafter
-            patch("qualab.run.preflight.stop_at", lambda findings: None),
+            nullcontext() if drafts else patch("qualab.run.preflight.stop_at"),
         ):
             ask(label, given.work, *urls, MODEL_ALIAS)
     if SAMPLING not in there:
