@@ -1,4 +1,4 @@
-"""`qualab demo` on the real embedded pair."""
+"""`qualab demo`: the stored comparisons, and the real embedded pair."""
 
 from __future__ import annotations
 
@@ -6,10 +6,47 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from urllib.request import urlopen
 
 import pytest
+from zstandard import decompress
+
+from qualab import bootstrap
+from qualab.cli import demo
+from tests.cli.conftest import Command
+
+
+def test_three_stored_comparisons_are_analysed_anew_and_stay_once(qualab: Command) -> None:
+    began = time.monotonic()
+    first = qualab("demo")
+    assert time.monotonic() - began < 10
+    assert first.code == 0, first.err
+    assert qualab("demo").out == first.out
+    listed = {entry["label"]: entry for entry in qualab.json("list")}
+    verdicts = {label: entry["verdict"] for label, entry in listed.items()}
+    expected = ("EQUIVALENT", "REGRESSION", "INVALID")
+    assert verdicts == dict(zip(demo.ABOUT, expected, strict=True))
+    places = [first.out.index(text) for text in (*expected[:1], "An item that differs", *expected[1:], "Next:")]
+    assert places == sorted(places)
+    assert "[[" in first.out[first.out.index("An answer at temperature 1") :]
+    for label, code in zip(demo.ABOUT, (0, 1, 4), strict=True):
+        again = qualab("compare", listed[label]["id"])
+        assert (again.code, "differs from the stored" in again.err) == (code, False), "lm-eval's means are the same"
+    assert "ngram, 4 tokens" in qualab("show", listed["demo-sampling"]["id"]).out
+    shown = qualab("show", listed["demo-lossless"]["id"]).out
+    assert "xllamacpp" in shown
+    assert "draft model smollm2, 3 tokens" in shown
+    assert qualab("report", listed["demo-sampling"]["id"], "--lang", "ko").code == 0
+
+
+def test_what_is_stored_is_small_and_names_no_place_of_who_made_it() -> None:
+    packed = (bootstrap.share("tasks") / demo.STORED).read_bytes()
+    assert len(packed) < 3_000_000
+    content = decompress(packed)
+    assert content.startswith(b"SQLite format 3")
+    assert [name for name in (b"/root/", b"/home/", b"/Users/") if name in content] == []
 
 
 def test_the_pair_alone_is_served_until_it_is_told_to_end() -> None:
