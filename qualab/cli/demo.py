@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from qualab.model.comparison import Analysis, Comparison
+    from qualab.model.report import Report
     from qualab.store import Store
 
 STORED = "demo/comparisons.db.zst"
 """Made by make_comparisons.py beside it, out of real runs."""
 ABOUT = {
-    "demo-lossless": "1. A drafter that does what it should: llama.cpp with a draft model, 1,000 short sums.",
-    "demo-sampling": "2. vLLM with n-gram lookup: as good at the sums, but what it samples is not the model's.",
+    "demo-lossless": "1. A drafter that does what it should: llama.cpp with a draft model, 240 short questions.",
+    "demo-sampling": "2. vLLM with n-gram lookup: its answers score as well, but what it samples is not the model's.",
     "demo-no-drafter": "3. A drafter that was never on: llama.cpp twice. `qualab run` refuses such a pair before its "
     "first item; here that check was left out, and the analysis sees it, too.",
 }
@@ -38,9 +39,9 @@ ABOUT = {
 FOREIGN, UNLIKELY = "bold red reverse", "yellow"
 """Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
 MOST_WIDE = 100
-LIVE = {"tasks": ("demo",), "margin": 0.1, "label": "demo", "concurrency": 8, "audit": True}
-LIVE_MARGIN_SAID = (
-    "80 items a task can prove a margin of 10 percentage points; a release needs 2, and some 1,000 items a task."
+LIVE = {"tasks": ("demo_short",), "margin": 0.05, "label": "demo", "concurrency": 8, "audit": True}
+LIVE_SAID = (
+    "240 items can prove a margin of 5 percentage points. A release needs more: 2 take about 1,100."
 )
 
 
@@ -59,7 +60,7 @@ def demo(
     from qualab.analysis.flips import flips
     from qualab.model.ports import ComparisonFilter
     from qualab.report.model import report_model
-    from qualab.report.terminal import make_console, pair_excerpt, print_blocks, print_box, print_hanging
+    from qualab.report.terminal import make_console, pair_excerpt, print_blocks, print_hanging
 
     store, console = bootstrap.store_at(db), make_console()
     console.width = min(console.width, MOST_WIDE)
@@ -71,7 +72,7 @@ def demo(
             ids.append(analysis.comparison_id)
             console.print()
             print_hanging(console, about, style="bold")
-            print_box(console, report_model(store, analysis.comparison_id, Language.ENGLISH))
+            _print_box(console, report_model(store, analysis.comparison_id, Language.ENGLISH))
             if label == "demo-lossless":
                 (flip,) = flips(store, analysis.comparison_id, limit=1).shown
                 title = f"An item that differs: {flip.item}, {'lost' if flip.is_loss else 'gained'}"
@@ -125,6 +126,17 @@ def _analysed(store: Store, comparison: Comparison, source: Store) -> Analysis:
     return analysis
 
 
+def _print_box(console: Console, report: Report) -> None:
+    """Draw verdict, what it means, and gain."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from qualab.report.terminal import STYLES
+
+    style, lines = STYLES[report.verdict.tone], [report.headline, *([report.gain] if report.gain else [])]
+    console.print(Panel(Text("\n".join(lines)), title=report.verdict.text, title_align="left", border_style=style))
+
+
 def _print_shaded(console: Console, store: Store, comparison_id: str, position: int) -> None:
     """Draw the sampled answers of an item, the tokens shaded that the model would hardly have chosen."""
     from rich.text import Text
@@ -173,6 +185,6 @@ def _run_here(db: str | None, *, asks: bool) -> None:
         services = replace(bootstrap.services_of(settings), progress=progress)
         run_to_end(use_case.start(services, settings), progress)
     print_result(services.store, progress.comparison_id, Format.TEXT)
-    typer.echo(f"\n{LIVE_MARGIN_SAID}")
+    typer.echo(f"\n{LIVE_SAID}")
     typer.echo(f"The results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
     print_next(progress.comparison_id)
