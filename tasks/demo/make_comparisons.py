@@ -5,7 +5,7 @@
 Two are of the embedded llama.cpp pair, which this script serves (extra `demo`). The third is of the two URLs: vLLM in
 bfloat16 on a CPU, without a drafter and with n-gram lookup, one model under one name (--model). Runs go into a
 database of their own (--work); what is in there already is not asked again. Packed is what the runs stored, without
-their analyses, and with the home directory's path cut out of what the engines tell of their configuration.
+their analyses, and with the paths of the models and the home directory cut out of what the engines tell.
 """
 
 from __future__ import annotations
@@ -58,11 +58,24 @@ def pack(work: Path, target: Path) -> None:
                 bare = replace(comparison, status=ComparisonStatus.ANSWERED, verdict=None, finished_at=None, local={})
                 store.copy(bare, source)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("UPDATE observation SET body = replace(body, ?, '~')", [str(Path.home())])
+            roots = connection.execute("SELECT DISTINCT body ->> '$.engine.model_root' FROM observation").fetchall()
+            places = {str(Path(root).parent): "/models" for (root,) in roots if root} | {str(Path.home()): "~"}
+            for place in places.items():
+                connection.execute("UPDATE observation SET body = replace(body, ?, ?)", place)
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("VACUUM")
         target.write_bytes(zstandard.compress(path.read_bytes(), 19))
     print(f"Wrote {target}, {target.stat().st_size:,} bytes")
+
+
+def ask_embedded(label: str, work: Path, *, drafts: bool) -> None:
+    """Serve the embedded pair, and run a comparison of it; the check before its first item would end one without."""
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        embedded_pair(prepare_model(say=print), log_dir=Path(logs), drafts=drafts) as urls,
+        nullcontext() if drafts else patch("qualab.run.preflight.stop_at"),
+    ):
+        ask(label, work, *urls, MODEL_ALIAS)
 
 
 def main() -> None:
@@ -77,15 +90,8 @@ def main() -> None:
     with bootstrap.store_at(str(given.work)) as store:
         there = {own.label for own in store.list(ComparisonFilter(status=ComparisonStatus.FINISHED))}
     for label, drafts in ((LOSSLESS, True), (NO_DRAFTER, False)):
-        if label in there:
-            continue
-        with (
-            tempfile.TemporaryDirectory() as logs,
-            embedded_pair(prepare_model(say=print), log_dir=Path(logs), drafts=drafts) as urls,
-            # the check before the first item would end a pair without a drafter
-            nullcontext() if drafts else patch("qualab.run.preflight.stop_at"),
-        ):
-            ask(label, given.work, *urls, MODEL_ALIAS)
+        if label not in there:
+            ask_embedded(label, given.work, drafts=drafts)
     if SAMPLING not in there:
         ask(SAMPLING, given.work, given.baseline, given.candidate, given.model)
     pack(given.work, given.output)
