@@ -68,7 +68,8 @@ def _prompt_logprobs(answer: Any, n_prompt: int, ids: Sequence[int]) -> Iterator
     positions = answer["choices"][0]["prompt_logprobs"]
     _check_length(positions, n_prompt + len(ids))
     for token, entries in zip(ids, positions[n_prompt:], strict=True):
-        own, best = entries[str(token)], min(entries.values(), key=itemgetter("rank"))
+        own = entries[str(token)]
+        best = own if own["rank"] == 1 else min(entries.values(), key=itemgetter("rank"))
         yield Row(own["logprob"], best["logprob"], own["rank"], own["decoded_token"], best["decoded_token"])
 
 

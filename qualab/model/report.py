@@ -243,6 +243,18 @@ class Section:
     id: str
     title: str
     blocks: tuple[Block, ...]
+    is_appendix: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxLine:
+    """A line of the box on page one."""
+
+    id: str
+    """verdict, ship, size, gain or next."""
+    label: str
+    text: str
+    tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,14 +267,23 @@ class Report:
     title: str
     subtitle: str
     verdict: Cell
-    headline: str
+    box: tuple[BoxLine, ...]
+    """What the verdict means, whether to ship, size, gain, and the next command; of those, what there is."""
     sections: tuple[Section, ...]
     written_at: datetime
     """When the comparison ended, so that the same data make the same bytes."""
     footer: str
-    gain: str = ""
-    """What is gained and what it costs, in one line; empty where neither was measured."""
     labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a sentence or two."""
+        return self.box[0].text
+
+    @property
+    def is_grey(self) -> bool:
+        """True where charts are greyed: the comparison is INVALID."""
+        return self.verdict.tone is Tone.BROKEN
 
     def section(self, section_id: str) -> Section:
         """Return a section by its id. Raises KeyError."""

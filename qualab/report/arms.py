@@ -31,10 +31,16 @@ Texts = Mapping[ArmName, str]
 
 
 def arms_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Show what each arm is, how fast it answered, and how the engines' configurations differ."""
+    """Show what each arm is, and how fast it answered."""
     yield facts_table(_arm_facts(source, words), words)
     if imported := source.plan.imported:
         yield Paragraph(text=words("not asked", n=sum(join.paired for join in imported.joins)))
+
+
+def configuration_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """Show what image and checkpoint are pinned to, and how the engines' configurations differ."""
+    if pins := tuple(pin_facts(source.analysis.pinning.found if source.analysis.pinning else (), words)):
+        yield facts_table(pins, words)
     if source.observations is not None:
         yield from _differences(source, words)
 
@@ -65,7 +71,6 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
         yield "answered by", {arm: ", ".join(own) for arm, own in names.items()}
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
-    yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
     if source.has_no_tasks:
         return
     yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}

@@ -10,7 +10,7 @@ from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, Pair
 from qualab.model.wording import count
 
 FONT = "Noto Sans CJK KR"
-INK, SOFT, FAINT, BAND = "#1b1f24", "#57606a", "#d0d7de", "#dfe7ee"
+INK, SOFT, FAINT, BAND, PALE = "#1b1f24", "#57606a", "#d0d7de", "#dfe7ee", "#8c959f"
 COLOURS = {
     Tone.GOOD: "#005b96",
     Tone.BAD: "#b3390a",
@@ -90,8 +90,13 @@ def rect(name: str, corner: Point, size: tuple[float, float], look: str) -> str:
     return f'<rect class="{name}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {look}/>'
 
 
-def draw(chart: Chart) -> str:
-    """Draw a chart as an SVG document."""
+def draw(chart: Chart, *, is_grey: bool = False) -> str:
+    """Draw a chart as an SVG document; pale and without colour where what it shows does not count."""
+    if is_grey:
+        drawn = draw(chart)
+        for colour in set(COLOURS.values()):
+            drawn = drawn.replace(colour, PALE)
+        return drawn.replace(INK, PALE)
     if isinstance(chart, Curve):
         return document(560.0, 300.0, chart.description, _curve(chart))
     if isinstance(chart, Forest):

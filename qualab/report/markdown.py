@@ -41,11 +41,13 @@ def render_json(report: Report) -> bytes:
 def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield f"\n{escaped(report.subtitle)}"
-    yield f"\n> **{_cell(report.verdict)}**  \n> {escaped(report.headline)}"
-    if report.gain:
-        yield f">\n> **{escaped(report.gain)}**"
+    yield f"\n> **{_cell(report.verdict)}**"
+    for own in report.box:
+        label = "" if own.id == "verdict" else f"**{escaped(own.label)}:** "
+        yield f">\n> {label}{escaped(own.text)}"
     for section in report.sections:
-        yield f"\n## {escaped(section.title)}"
+        title = f"{report.labels['appendix']}: {section.title}" if section.is_appendix else section.title
+        yield f"\n## {escaped(title)}"
         for block in section.blocks:
             yield ""
             yield from block_lines(block, report.labels)

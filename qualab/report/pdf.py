@@ -35,7 +35,7 @@ def render_pdf(report: Report) -> bytes:
     for section, own in zip(report.sections, content["sections"], strict=True):
         for block, values in zip(section.blocks, own["blocks"], strict=True):
             if isinstance(block, Forest | Histogram | PairHistogram | PairBars):
-                values["svg"] = draw(block)
+                values["svg"] = draw(block, is_grey=report.is_grey)
             elif isinstance(block, Table):
                 values["legend"] = list(block.legend)
     try:

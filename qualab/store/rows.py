@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, Text, and_, func, insert, or_, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    Table,
+    Text,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+    type_coerce,
+)
 from sqlalchemy.exc import IntegrityError
 
 from qualab.errors import StoreError
@@ -22,7 +36,7 @@ from qualab.model.plan import Plan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import AuditEntry
 from qualab.store.engine import take_turn
-from qualab.store.tables import audit, comparison, score, to_json
+from qualab.store.tables import audit, comparison, score, scored_answer, to_json
 
 T = TypeVar("T")
 CHUNK = 1_000
@@ -45,6 +59,23 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
     statement = dialect.insert(table).on_conflict_do_nothing()
     return connection.execute(statement, rows, execution_options={"preserve_rowcount": True}).rowcount
+
+
+@cache
+def _scored_upsert(dialect: str) -> Executable:
+    new = import_module(f"sqlalchemy.dialects.{dialect}").insert(scored_answer)
+    is_first = scored_answer.c.scores.is_(None) & new.excluded.scores.is_not(None)
+    changes = {name: new.excluded[name] for name in ("token_ids", "is_tokenized_again", "scores", "pieces")}
+    statement: Executable = new.on_conflict_do_update(
+        index_elements=scored_answer.primary_key.columns, set_=changes, where=is_first
+    )
+    return statement
+
+
+def insert_scored(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert answers of the audit; one that is there without scores is given those of its row."""
+    if rows:
+        connection.execute(_scored_upsert(connection.dialect.name), rows)
 
 
 def insert_all(connection: Connection, table: Table, rows: Iterable[dict[str, Any]], *, problem: str) -> None:

@@ -42,7 +42,6 @@ from qualab.store.tables import (
 T = TypeVar("T")
 _C = comparison.c
 _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
-_SCORED = ("token_ids", "is_tokenized_again", "scores", "pieces")
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
@@ -226,14 +225,8 @@ class Store(Queue, Registry, Banks):
 
     def put_scored(self, comparison_id: str, answers: Sequence[ScoredAnswer]) -> None:
         """Store answers of the audit; their scores take the place of none."""
-        c = scored_answer.c
         with self.writing_to(comparison_id) as (connection, key):
-            for value in answers:
-                row = rows.scored_row(key, value)
-                if not rows.insert_new(connection, scored_answer, [row]) and value.scores is not None:
-                    same = (c[name] == row[name] for name in ("comparison_key", "position", "part", "arm"))
-                    change = sa.update(scored_answer).where(*same, c.scores.is_(None))
-                    connection.execute(change.values({name: row[name] for name in _SCORED}))
+            rows.insert_scored(connection, [rows.scored_row(key, value) for value in answers])
 
     def scored(
         self, comparison_id: str, *, positions: Collection[int] | None = None, with_pieces: bool = False
