@@ -40,9 +40,7 @@ FOREIGN, UNLIKELY = "bold red reverse", "yellow"
 """Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
 MOST_WIDE = 100
 LIVE = {"tasks": ("demo_short",), "margin": 0.05, "label": "demo", "concurrency": 8, "audit": True}
-LIVE_SAID = (
-    "240 items can prove a margin of 5 percentage points. A release needs more: 2 take about 1,100."
-)
+LIVE_SAID = "240 items can prove a margin of 5 percentage points. A release needs more: 2 take about 1,100."
 
 
 def demo(
@@ -127,14 +125,16 @@ def _analysed(store: Store, comparison: Comparison, source: Store) -> Analysis:
 
 
 def _print_box(console: Console, report: Report) -> None:
-    """Draw verdict, what it means, and gain."""
+    """Draw the verdict's box."""
     from rich.panel import Panel
     from rich.text import Text
 
     from qualab.report.terminal import STYLES
 
-    style, lines = STYLES[report.verdict.tone], [report.headline, *([report.gain] if report.gain else [])]
-    console.print(Panel(Text("\n".join(lines)), title=report.verdict.text, title_align="left", border_style=style))
+    lines = [("" if own.id == "verdict" else f"{own.label}: ", own.text, STYLES[own.tone]) for own in report.box]
+    text = Text("\n").join(Text.assemble((label, "bold"), (line, style)) for label, line, style in lines)
+    title = Text(report.verdict.text, style=STYLES[report.verdict.tone])
+    console.print(Panel(text, title=title, title_align="left"))
 
 
 def _print_shaded(console: Console, store: Store, comparison_id: str, position: int) -> None:
