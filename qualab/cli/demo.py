@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+from zstandard import decompress
 
 from qualab import bootstrap
+from qualab.analysis.analyse import analyse
+from qualab.analysis.audit import scored_parts
+from qualab.analysis.flips import flips, text_pairs
+from qualab.analysis.imported import ImportedTasks
+from qualab.analysis.scoring import summary_of
 from qualab.cli.options import Database
 from qualab.cli.output import Format, complain
 from qualab.cli.pair import ended_by_sigterm
+from qualab.cli.query import print_result
 from qualab.cli.run import new_progress, print_next, print_steps, run_to_end
 from qualab.errors import ComparisonNotFound
+from qualab.managed.embedded import MODEL_ALIAS, embedded_pair, prepare_model
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName, AuditPart, Language
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from qualab.model.comparison import Analysis, Comparison
-    from qualab.model.report import Report
-    from qualab.store import Store
+from qualab.model.ports import ComparisonFilter
+from qualab.model.report import Report
+from qualab.model.wording import visible_text
+from qualab.report.model import report_model
+from qualab.report.terminal import STYLES, make_console, pair_excerpt, print_blocks, print_hanging
+from qualab.run.run import start
+from qualab.settings import load
+from qualab.store import Store, upgrade
 
 STORED = "demo/comparisons.db.zst"
 """Made by make_comparisons.py beside it, out of real runs."""
@@ -48,69 +61,43 @@ def demo(
     serve: Annotated[bool, typer.Option("--serve", help="Serve that pair until Ctrl-C, and ask nothing.")] = False,
     db: Database = None,
 ) -> None:
-    """Show three comparisons of real pairs: an EQUIVALENT, a REGRESSION and an INVALID. Their answers are stored.
+    """Show three comparisons of real pairs, an EQUIVALENT, a REGRESSION and an INVALID, whose answers are stored.
 
     They are analysed now, and stay in the database like any others. `--live` runs one on this machine, in minutes.
     """
     if live or serve:
         _run_here(db, asks=live and not serve)
         return
-    from qualab.analysis.flips import flips
-    from qualab.model.ports import ComparisonFilter
-    from qualab.report.model import report_model
-    from qualab.report.terminal import make_console, pair_excerpt, print_blocks, print_hanging
-
-    store, console = bootstrap.store_at(db), make_console()
+    store, console, ids = bootstrap.store_at(db), make_console(), []
     console.width = min(console.width, MOST_WIDE)
-    ids = []
-    with _stored() as source:
+    with tempfile.TemporaryDirectory() as folder, _unpacked(Path(folder) / "comparisons.db") as source:
         by_label = {comparison.label: comparison for comparison in source.list(ComparisonFilter(limit=len(ABOUT)))}
         for label, about in ABOUT.items():
             analysis = _analysed(store, by_label[label], source)
             ids.append(analysis.comparison_id)
             console.print()
-            print_hanging(console, about, style="bold")
-            _print_box(console, report_model(store, analysis.comparison_id, Language.ENGLISH))
-            if label == "demo-lossless":
-                (flip,) = flips(store, analysis.comparison_id, limit=1).shown
-                title = f"An item that differs: {flip.item}, {'lost' if flip.is_loss else 'gained'}"
-                print_blocks(console, [pair_excerpt(flip, title)])
-            elif analysis.audit and analysis.audit.worst:
-                _print_shaded(console, store, analysis.comparison_id, analysis.audit.worst[0].position)
-    first, second, _ = ids
-    print_steps(
-        {
-            f"report {second}": "a PDF (--lang ko)",
-            f"show {first}": "its table; --flips: all items that changed",
-            "serve": "all in a browser, token by token",
-            "demo --live": "ask a pair on this machine, about 3 minutes",
-            "init": "an experiment file for your own pair",
-        }
-    )
+            print_hanging(console, about, hang=3, style="bold")
+            _print_box(console, report_model(store, ids[-1], Language.ENGLISH))
+            sampled = [own for own in analysis.audit.worst if own.part is AuditPart.SAMPLED] if analysis.audit else []
+            if sampled:
+                # one whose score changed, else one with other texts
+                changed = *flips(store, ids[-1], limit=1).shown, *text_pairs(store, ids[-1], limit=1).shown
+                print_blocks(console, [pair_excerpt(own, f"Answers that differ: {own.item}") for own in changed[:1]])
+                _print_shaded(console, store, ids[-1], sampled[0].position)
+    steps = {f"report {ids[1]}": "a PDF (--lang ko)", f"show {ids[0]}": "its table (--format json)"}
+    steps |= {"serve": "all in a browser, token by token", "demo --live": "ask a pair on this machine, some 3 minutes"}
+    print_steps(steps | {"init": "an experiment file for your own pair"})
 
 
-@contextmanager
-def _stored() -> Iterator[Store]:
+def _unpacked(path: Path) -> Store:
     """Unpack the stored comparisons into a database of their own, with this version's schema."""
-    from zstandard import decompress
-
-    from qualab.store import upgrade
-
-    with tempfile.TemporaryDirectory(prefix="qualab-demo-") as folder:
-        path = Path(folder) / "comparisons.db"
-        path.write_bytes(decompress((bootstrap.share("tasks") / STORED).read_bytes()))
-        upgrade(str(path), bootstrap.share("migrations"))
-        with bootstrap.store_at(str(path)) as source:
-            yield source
+    path.write_bytes(decompress((bootstrap.share("tasks") / STORED).read_bytes()))
+    upgrade(str(path), bootstrap.share("migrations"))
+    return bootstrap.store_at(str(path))
 
 
 def _analysed(store: Store, comparison: Comparison, source: Store) -> Analysis:
     """Analyse one in the user's database, where it is copied to unless it is there. Nothing is stored twice."""
-    from qualab.analysis.analyse import analyse
-    from qualab.analysis.imported import ImportedTasks
-    from qualab.analysis.scoring import summary_of
-    from qualab.model.canonical import canonical_json
-
     try:
         comparison = store.get(comparison.id)
     except ComparisonNotFound:
@@ -125,30 +112,20 @@ def _analysed(store: Store, comparison: Comparison, source: Store) -> Analysis:
 
 
 def _print_box(console: Console, report: Report) -> None:
-    """Draw the verdict's box."""
-    from rich.panel import Panel
-    from rich.text import Text
-
-    from qualab.report.terminal import STYLES
-
-    lines = [("" if own.id == "verdict" else f"{own.label}: ", own.text, STYLES[own.tone]) for own in report.box]
-    text = Text("\n").join(Text.assemble((label, "bold"), (line, style)) for label, line, style in lines)
-    title = Text(report.verdict.text, style=STYLES[report.verdict.tone])
-    console.print(Panel(text, title=title, title_align="left"))
+    lines = [
+        Text.assemble(("" if own.id == "verdict" else f"{own.label}: ", "bold"), (own.text, STYLES[own.tone]))
+        for own in report.box
+    ]
+    title = Text(report.verdict.text, STYLES[report.verdict.tone])
+    console.print(Panel(Text("\n").join(lines), title=title, title_align="left"))
 
 
 def _print_shaded(console: Console, store: Store, comparison_id: str, position: int) -> None:
-    """Draw the sampled answers of an item, the tokens shaded that the model would hardly have chosen."""
-    from rich.text import Text
-
-    from qualab.analysis.audit import scored_parts
-    from qualab.model.wording import visible_text
-
-    comparison = store.get(comparison_id)
+    """Draw both arms' sampled answers to an item, shaded where the model would hardly have chosen a token."""
     (item,) = store.items(comparison_id, positions=[position])
-    parts = scored_parts(store, comparison, positions=[position], with_pieces=True)
-    console.print(Text(f"\nAn answer at temperature 1, token by token: {item.id}", style="bold"))
-    console.print(Text(f"  {item.doc['question']}", style="dim"))
+    parts = scored_parts(store, store.get(comparison_id), positions=[position], with_pieces=True)
+    console.print(Text(f"\nSampled at temperature 1, token by token: {item.id}", style="bold"))
+    console.print(Text(f"  question : {item.doc['question']}", style="dim"))
     for arm in ArmName:
         own, line = parts[AuditPart.SAMPLED, arm], Text(f"  {arm:<9}: ")
         pieces = own.answers[0].pieces
@@ -156,16 +133,11 @@ def _print_shaded(console: Console, store: Store, comparison_id: str, position: 
             shown = visible_text(text)
             line.append(*((f"[[{shown}]]", FOREIGN) if is_foreign else (shown, UNLIKELY if gap >= 1.0 else "")))
         console.print(line)
-    console.print(Text("  [[ ]]: the model all but excludes this token in its place", style="dim"))
+    console.print(Text("  [[ ]]: the model itself all but excludes this token in its place", style="dim"))
 
 
 def _run_here(db: str | None, *, asks: bool) -> None:
     """Serve the embedded pair, and run a comparison of it, or let others ask until Ctrl-C."""
-    from qualab.cli.query import print_result
-    from qualab.managed.embedded import MODEL_ALIAS, embedded_pair, prepare_model
-    from qualab.run import run as use_case
-    from qualab.settings import load
-
     progress = new_progress()
     say = progress.phase if asks else complain
     with (
@@ -183,7 +155,7 @@ def _run_here(db: str | None, *, asks: bool) -> None:
         given = {"baseline": baseline, "candidate": candidate, "model": MODEL_ALIAS, "db": db}
         settings = load(command_line={**given, **LIVE})
         services = replace(bootstrap.services_of(settings), progress=progress)
-        run_to_end(use_case.start(services, settings), progress)
+        run_to_end(start(services, settings), progress)
     print_result(services.store, progress.comparison_id, Format.TEXT)
     typer.echo(f"\n{LIVE_SAID}")
     typer.echo(f"The results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
