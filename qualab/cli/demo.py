@@ -25,7 +25,7 @@ from qualab.cli.options import Database
 from qualab.cli.output import Format, complain
 from qualab.cli.pair import ended_by_sigterm
 from qualab.cli.query import print_result
-from qualab.cli.run import new_progress, print_next, print_steps, run_to_end
+from qualab.cli.run import new_progress, print_next, run_to_end
 from qualab.errors import ComparisonNotFound
 from qualab.managed.embedded import MODEL_ALIAS, embedded_pair, prepare_model
 from qualab.model.canonical import canonical_json
@@ -51,9 +51,7 @@ ABOUT = {
 """By label, in the order in which they are shown."""
 FOREIGN, UNLIKELY = "bold red reverse", "yellow"
 """Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
-MOST_WIDE = 100
 LIVE = {"tasks": ("demo_short",), "margin": 0.05, "label": "demo", "concurrency": 8, "audit": True}
-LIVE_SAID = "240 items can prove a margin of 5 percentage points. A release needs more: 2 take about 1,100."
 
 
 def demo(
@@ -69,14 +67,14 @@ def demo(
         _run_here(db, asks=live and not serve)
         return
     store, console, ids = bootstrap.store_at(db), make_console(), []
-    console.width = min(console.width, MOST_WIDE)
+    console.width = min(console.width, 100)
     with tempfile.TemporaryDirectory() as folder, _unpacked(Path(folder) / "comparisons.db") as source:
         by_label = {comparison.label: comparison for comparison in source.list(ComparisonFilter(limit=len(ABOUT)))}
         for label, about in ABOUT.items():
-            analysis = _analysed(store, by_label[label], source)
-            ids.append(analysis.comparison_id)
             console.print()
             print_hanging(console, about, hang=3, style="bold")
+            analysis = _analysed(store, by_label[label], source)
+            ids.append(analysis.comparison_id)
             _print_box(console, report_model(store, ids[-1], Language.ENGLISH))
             sampled = [own for own in analysis.audit.worst if own.part is AuditPart.SAMPLED] if analysis.audit else []
             if sampled:
@@ -84,9 +82,7 @@ def demo(
                 changed = *flips(store, ids[-1], limit=1).shown, *text_pairs(store, ids[-1], limit=1).shown
                 print_blocks(console, [pair_excerpt(own, f"Answers that differ: {own.item}") for own in changed[:1]])
                 _print_shaded(console, store, ids[-1], sampled[0].position)
-    steps = {f"report {ids[1]}": "a PDF (--lang ko)", f"show {ids[0]}": "its table (--format json)"}
-    steps |= {"serve": "all in a browser, token by token", "demo --live": "ask a pair on this machine, some 3 minutes"}
-    print_steps(steps | {"init": "an experiment file for your own pair"})
+    print_next(ids[1], {"demo --live": "ask a pair on this machine, in some 3 minutes"})
 
 
 def _unpacked(path: Path) -> Store:
@@ -157,6 +153,6 @@ def _run_here(db: str | None, *, asks: bool) -> None:
         services = replace(bootstrap.services_of(settings), progress=progress)
         run_to_end(start(services, settings), progress)
     print_result(services.store, progress.comparison_id, Format.TEXT)
-    typer.echo(f"\n{LIVE_SAID}")
+    typer.echo("\n240 items can prove a margin of 5 percentage points. A release needs more: 2 take about 1,100.")
     typer.echo(f"The results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
     print_next(progress.comparison_id)

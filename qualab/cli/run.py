@@ -293,23 +293,19 @@ def finish(services: Services, analysis: Analysis | None, output_format: Format,
     raise typer.Exit(exit_code(analysis.verdict))
 
 
-def print_next(comparison_id: str) -> None:
-    """Print commands for a closer look."""
+def print_next(comparison_id: str, more: Mapping[str, str] | None = None) -> None:
+    """Print commands for a closer look, with the path of `qualab` where a shell would not find it."""
+    called, on_path = Path(sys.argv[0]), shutil.which("qualab")
+    is_found = on_path is not None and Path(on_path).resolve() == called.resolve()
+    program = "qualab" if called.name != "qualab" or is_found else sys.argv[0]
     steps = {
         f"show {comparison_id}": "this table (--format json)",
         f"show {comparison_id} --flips": "what changed",
         f"report {comparison_id}": "a PDF (--lang ko)",
         "serve": "all in a browser",
         f"export {comparison_id} DIR": "lm-eval's files",
+        **(more or {}),
     }
-    print_steps(steps)
-
-
-def print_steps(steps: Mapping[str, str]) -> None:
-    """Print what may be typed next, with the path of `qualab` where a shell would not find it."""
-    called, on_path = Path(sys.argv[0]), shutil.which("qualab")
-    is_found = on_path is not None and Path(on_path).resolve() == called.resolve()
-    program = "qualab" if called.name != "qualab" or is_found else sys.argv[0]
     room = max(map(len, steps))
     typer.echo("\nNext:")
     for step, shown in steps.items():
