@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 from zstandard import decompress
 
@@ -121,14 +122,16 @@ def _print_shaded(console: Console, store: Store, comparison_id: str, position: 
     (item,) = store.items(comparison_id, positions=[position])
     parts = scored_parts(store, store.get(comparison_id), positions=[position], with_pieces=True)
     console.print(Text(f"\nSampled at temperature 1, token by token: {item.id}", style="bold"))
-    console.print(Text(f"  question : {item.doc['question']}", style="dim"))
+    grid = Table.grid(padding=(0, 0, 0, 2))
+    grid.add_row("question", Text(item.doc["question"], style="dim"))
     for arm in ArmName:
-        own, line = parts[AuditPart.SAMPLED, arm], Text(f"  {arm:<9}: ")
+        own, line = parts[AuditPart.SAMPLED, arm], Text()
         pieces = own.answers[0].pieces
         for text, gap, is_foreign in zip(pieces.texts if pieces else (), own.tokens.gaps, own.is_foreign, strict=False):
             shown = visible_text(text)
             line.append(*((f"[[{shown}]]", FOREIGN) if is_foreign else (shown, UNLIKELY if gap >= 1.0 else "")))
-        console.print(line)
+        grid.add_row(arm, line)
+    console.print(grid)
     console.print(Text("  [[ ]]: the model itself all but excludes this token in its place", style="dim"))
 
 
