@@ -52,7 +52,8 @@ ABOUT = {
 """By label, in the order in which they are shown."""
 FOREIGN, UNLIKELY = "bold red reverse", "yellow"
 """Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
-LIVE = {"tasks": ("demo_short",), "margin": 0.05, "label": "demo", "concurrency": 8, "audit": True}
+LIVE = {"tasks": ("demo_short",), "apply_chat_template": True, "margin": 0.05, "audit": True}
+LIVE |= {"label": "demo", "concurrency": 8}
 
 
 def demo(
