@@ -59,7 +59,7 @@ def pack(work: Path, target: Path) -> None:
                 store.copy(bare, source)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             roots = connection.execute("SELECT DISTINCT body ->> '$.engine.model_root' FROM observation").fetchall()
-            places = {str(Path(root).parent): "/models" for (root,) in roots if root} | {str(Path.home()): "~"}
+            places = {f"{Path(root).parent}/": "/models/" for (root,) in roots if root} | {str(Path.home()): "~"}
             for place in places.items():
                 connection.execute("UPDATE observation SET body = replace(body, ?, ?)", place)
             connection.execute("PRAGMA journal_mode = DELETE")
