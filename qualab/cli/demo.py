@@ -50,8 +50,6 @@ ABOUT = {
     "first item; here that check was left out, and the analysis sees it, too.",
 }
 """By label, in the order in which they are shown."""
-FOREIGN, UNLIKELY = "bold red reverse", "yellow"
-"""Styles of tokens that the model all but excludes, and of those more than a nat below its choice."""
 LIVE = {"tasks": ("demo_short",), "apply_chat_template": True, "margin": 0.05, "audit": True}
 LIVE |= {"label": "demo", "concurrency": 8}
 
@@ -119,7 +117,6 @@ def _print_box(console: Console, report: Report) -> None:
 
 
 def _print_shaded(console: Console, store: Store, comparison_id: str, position: int) -> None:
-    """Draw both arms' sampled answers to an item, shaded where the model would hardly have chosen a token."""
     (item,) = store.items(comparison_id, positions=[position])
     parts = scored_parts(store, store.get(comparison_id), positions=[position], with_pieces=True)
     console.print(Text(f"\nSampled at temperature 1, token by token: {item.id}", style="bold"))
@@ -130,14 +127,14 @@ def _print_shaded(console: Console, store: Store, comparison_id: str, position: 
         pieces = own.answers[0].pieces
         for text, gap, is_foreign in zip(pieces.texts if pieces else (), own.tokens.gaps, own.is_foreign, strict=False):
             shown = visible_text(text)
-            line.append(*((f"[[{shown}]]", FOREIGN) if is_foreign else (shown, UNLIKELY if gap >= 1.0 else "")))
+            style = "yellow" if gap >= 1.0 else ""  # a nat below the model's choice, or more
+            line.append(*((f"[[{shown}]]", "bold red reverse") if is_foreign else (shown, style)))
         grid.add_row(arm, line)
     console.print(grid)
     console.print(Text("  [[ ]]: the model itself all but excludes this token in its place", style="dim"))
 
 
 def _run_here(db: str | None, *, asks: bool) -> None:
-    """Serve the embedded pair, and run a comparison of it, or let others ask until Ctrl-C."""
     progress = new_progress()
     say = progress.phase if asks else complain
     with (

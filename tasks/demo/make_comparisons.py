@@ -55,7 +55,7 @@ def pack(work: Path, target: Path) -> None:
         path = Path(folder) / "packed.db"
         with bootstrap.store_at(str(path)) as store:
             for comparison in source.list(ComparisonFilter(limit=len(PLANS))):
-                bare = replace(comparison, status=ComparisonStatus.ANSWERED, verdict=None, finished_at=None, local={})
+                bare = replace(comparison, status=ComparisonStatus.ANSWERED, verdict=None, local={})
                 store.copy(bare, source)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             roots = connection.execute("SELECT DISTINCT body ->> '$.engine.model_root' FROM observation").fetchall()
