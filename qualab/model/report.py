@@ -201,6 +201,44 @@ class PairBars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the way from planned to tested answers, and what did not reach it."""
+
+    title: str
+    text: str
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    steps: tuple[Step, ...]
+    description: str
+    kind: Literal["flow"] = "flow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Items of one metric that changed, as shares of all its items."""
+
+    label: str
+    loss: float
+    gain: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Losses to the left of 0 and gains to the right, one row a metric."""
+
+    rows: tuple[Split, ...]
+    axis: str
+    left: str
+    right: str
+    description: str
+    kind: Literal["splits"] = "splits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     points: tuple[tuple[float, float], ...]
     here: tuple[float, float]
@@ -210,6 +248,7 @@ class Curve:
     here_text: str
     target_text: str
     description: str
+    kind: Literal["curve"] = "curve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +273,8 @@ class Excerpt:
     kind: Literal["excerpt"] = "excerpt"
 
 
-Chart = Forest | Histogram | PairHistogram | PairBars | Curve
-Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | PairHistogram | PairBars | Excerpt
+Chart = Forest | Histogram | PairHistogram | PairBars | Flow | Splits | Curve
+Block = Paragraph | Bullets | Facts | Table | Chart | Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

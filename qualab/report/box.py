@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from qualab.analysis.ruling import bounds_of
-from qualab.model.comparison import MetricResult
 from qualab.model.names import Verdict
 from qualab.model.reason import Reason
 from qualab.model.report import BoxLine, Tone
 from qualab.model.wording import signed
-from qualab.report.source import Source
+from qualab.report.source import Source, weightiest
 from qualab.report.speed import gain_line
 from qualab.report.verdict import headline
 from qualab.report.words import ENGLISH, Words
@@ -18,13 +17,12 @@ from qualab.run.sign import signoff_obstacles
 
 NEVER = (Verdict.REGRESSION, Verdict.INVALID)
 """Verdicts that no more items and no pin would change."""
-WEIGHT: Mapping[Verdict, int] = {Verdict.REGRESSION: 0, Verdict.INCONCLUSIVE: 1, Verdict.IMPROVEMENT: 2}
 
 
 def box_lines(source: Source, words: Words) -> tuple[BoxLine, ...]:
     """Say in a few lines what a reader of one page has to know."""
     verdict = words("headline no tasks") if source.has_no_tasks else headline(source, words)
-    if source.analysis.verdict is Verdict.INVALID and source.analysis.reasons:
+    if source.analysis.verdict is Verdict.INVALID and source.analysis.reasons and not source.is_after_data:
         verdict = f"{verdict} {words.reason(source.analysis.reasons[0])}."
     texts = {
         "verdict": verdict,
@@ -53,19 +51,6 @@ def ship_line(source: Source, words: Words) -> BoxLine:
         key, tone = ("ship never" if is_final else "ship not yet"), Tone.BAD if is_final else Tone.OPEN
         text = words(key, obstacles=tuple(others)) if others else words("ship no", verdict=source.analysis.verdict)
     return BoxLine(id="ship", label=words("box ship"), text=text, tone=tone)
-
-
-def weightiest(source: Source) -> MetricResult | None:
-    """Return the primary metric that decides: of the worst verdict the one whose interval reaches furthest down."""
-    tested = [row for row in source.primaries if row.evidence]
-
-    def weight(row: MetricResult) -> tuple[int, float]:
-        evidence = row.evidence
-        assert evidence is not None
-        low = evidence.equivalence_interval.low if evidence.equivalence_interval else evidence.difference
-        return WEIGHT.get(row.verdict, 3), low / (row.margin or source.plan.rule.margin)
-
-    return min(tested, key=weight, default=None)
 
 
 def size_line(source: Source, words: Words) -> str:

@@ -45,7 +45,7 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
 APPENDIX = frozenset({"configuration", "running", "methods"})
 OF_TIMES = ("speed", "capacity", "limits", "advice", "arms", "configuration", "running")
 """Those of a comparison without tasks, in their order."""
-LABELS = ("of", "contents", "shared", "nothing", "appendix")
+LABELS = ("of", "contents", "shared", "nothing")
 
 
 def report_model(store: Store, comparison_id: str, language: Language, *, plan_hash: str | None = None) -> Report:
@@ -65,6 +65,7 @@ def report_model(store: Store, comparison_id: str, language: Language, *, plan_h
         payoff=payoff_of(analysis, observations, seed=comparison.plan.sampling.seed),
         flips=find_flips(store, judged),
         signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
+        latencies=store.latencies(comparison.id),
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
     )
     return model_of(source, Words(language=language))
@@ -89,7 +90,7 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         verdict=verdict_cell(analysis.verdict, words),
         box=box_lines(source, words),
         sections=tuple(
-            Section(id=name, title=words(f"section {name}"), blocks=own, is_appendix=name in APPENDIX)
+            Section(id=name, title=_title(name, words), blocks=own, is_appendix=name in APPENDIX)
             for name, own in blocks.items()
             if own
         ),
@@ -97,3 +98,8 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         footer=words("footer", version=version, id=comparison.id, plan=analysis.plan_hash[:12]),
         labels={key: words(key) for key in LABELS},
     )
+
+
+def _title(name: str, words: Words) -> str:
+    title = words(f"section {name}")
+    return words("appendix", title=title) if name in APPENDIX else title
