@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -19,7 +20,7 @@ from tests.cli.conftest import Command
 from tests.house.test_files import MACHINE_PATH
 
 
-def test_three_stored_comparisons_are_analysed_anew_and_stay_once(qualab: Command) -> None:
+def test_three_stored_comparisons_are_analysed_anew_and_stay_once(qualab: Command, tmp_path: Path) -> None:
     began = time.monotonic()
     first = qualab("demo")
     assert time.monotonic() - began < 10
@@ -46,7 +47,8 @@ def test_three_stored_comparisons_are_analysed_anew_and_stay_once(qualab: Comman
     lossless = qualab("show", listed["demo-lossless"]["id"]).out
     assert "llama.cpp xllamacpp 20" in lossless
     assert "draft model smollm2, 3 tokens" in lossless
-    assert qualab("report", listed["demo-sampling"]["id"], "--lang", "ko").code == 0
+    written = qualab("report", listed["demo-sampling"]["id"], "--lang", "ko", "-o", tmp_path / "report.md")
+    assert written.code == 0
 
 
 def test_what_is_stored_is_small_and_names_no_place_of_who_made_it() -> None:
