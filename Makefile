@@ -24,8 +24,9 @@ setup: $(STAMPS)/qualab $(STAMPS)/weights ## make the environment in .venv
 
 schemas: $(STAMPS)/schemas ## add the schemas of Kubernetes, for the test of its manifests
 
-demo: setup ## compare a small real model, drafter off and on, over 240 items
+demo: setup ## show three stored comparisons, then run one of a small real model, drafter off and on
 	@$(BIN)/qualab demo
+	@$(BIN)/qualab demo --live
 
 test: setup ## run the tests on two cores (ARGS='-k name' selects)
 	@$(BIN)/python -m pytest -m 'not simulation' -n 2 --dist loadfile $(ARGS)

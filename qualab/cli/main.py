@@ -50,7 +50,7 @@ COMMANDS = {
     "verify": ("stored:verify", "Tell whether stored results were altered."),
     "import": ("stored:import_", "Compare the logs of two runs that are there already."),
     "rescore": ("stored:rescore", "Score stored answers again with the installed tasks."),
-    "demo": ("run:demo", "Compare a small model, drafter off and on, on this machine."),
+    "demo": ("demo:demo", "Show three real comparisons; --live runs one here."),
     "serve-pair": ("pair:serve_pair", "Serve two vLLM servers until Ctrl-C."),
     "serve": ("service:serve", "Serve the REST API and web pages, with a worker."),
     "prune": ("query:prune", "Delete old comparisons with all that belongs to them."),

@@ -1,4 +1,4 @@
-"""`qualab preflight`, `run`, `resume`, `audit`, `init` and `demo`: ask two endpoints."""
+"""`qualab preflight`, `run`, `resume`, `audit` and `init`: ask two endpoints."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import ComparisonId, Database, ExperimentFile, Force, Given, settings_options
+from qualab.cli.options import ComparisonId, ExperimentFile, Force, Given, settings_options
 from qualab.cli.output import (
     INTERRUPTED,
     INVALID,
@@ -27,7 +26,7 @@ from qualab.cli.output import (
     output_may_fail,
     print_as,
 )
-from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
+from qualab.cli.pair import Managed, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
 from qualab.model.names import ArmName
 from qualab.settings import OPTIONS, check_given, keys_of, load
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from qualab.run.prepare import Services
 
 T = TypeVar("T")
-DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
 RESUME_PLACES = ("checkpoint", "pods", "containers", "data_dir")
 """Where another machine may find things."""
 
@@ -241,39 +239,6 @@ def init(
     typer.echo(f"  qualab run {path}")
 
 
-def demo(
-    serve: Annotated[bool, typer.Option("--serve", help="Serve the pair until Ctrl-C, and ask nothing.")] = False,
-    db: Database = None,
-) -> None:
-    """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
-    from qualab.cli.query import print_result
-    from qualab.managed.embedded import embedded_pair, prepare_model
-    from qualab.run import run as use_case
-
-    progress = new_progress()
-    say = complain if serve else progress.phase
-    with (
-        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
-        ended_by_sigterm(),
-        embedded_pair(prepare_model(say=say), log_dir=Path(logs), say=say) as (baseline, candidate),
-    ):
-        if serve:
-            typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")  # as a shell's variables
-            complain("Ctrl-C stops both")
-            with suppress(KeyboardInterrupt):
-                while True:
-                    signal.pause()
-            return
-        given = {"baseline": baseline, "candidate": candidate, "model": DEMO_MODEL, "tasks": ("demo",)}
-        own = {"label": "demo", "concurrency": DEMO_CONCURRENCY, "audit": True, "db": db}
-        settings = load(command_line={**given, **own})
-        services = replace(bootstrap.services_of(settings), progress=progress)
-        run_to_end(use_case.start(services, settings), progress)
-    print_result(services.store, progress.comparison_id, Format.TEXT)
-    typer.echo(f"\nThe results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
-    print_next(progress.comparison_id)
-
-
 def new_progress() -> TerminalProgress:
     """Make the progress of a command, on its error output."""
     from qualab.cli.progress import TerminalProgress
@@ -328,7 +293,7 @@ def finish(services: Services, analysis: Analysis | None, output_format: Format,
     raise typer.Exit(exit_code(analysis.verdict))
 
 
-def print_next(comparison_id: str) -> None:
+def print_next(comparison_id: str, more: Mapping[str, str] | None = None) -> None:
     """Print commands for a closer look, with the path of `qualab` where a shell would not find it."""
     called, on_path = Path(sys.argv[0]), shutil.which("qualab")
     is_found = on_path is not None and Path(on_path).resolve() == called.resolve()
@@ -339,6 +304,7 @@ def print_next(comparison_id: str) -> None:
         f"report {comparison_id}": "a PDF (--lang ko)",
         "serve": "all in a browser",
         f"export {comparison_id} DIR": "lm-eval's files",
+        **(more or {}),
     }
     room = max(map(len, steps))
     typer.echo("\nNext:")

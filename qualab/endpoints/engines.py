@@ -322,9 +322,12 @@ def vllm_engine(card: Mapping[str, Any], version: Mapping[str, Any], server: Map
 def _llama_engine(card: Mapping[str, Any], props: Mapping[str, Any]) -> Engine:
     meta = card.get("meta") or {}
     settings = props.get("default_generation_settings") or {}
+    # llama.cpp tells no drafter, and some builds no version: who starts it may, as --tags "drafter=eagle3"
+    tags = dict(tag.split("=", 1) for tag in map(_text, card.get("tags") or ()) if "=" in tag)
     return Engine(
         kind=EngineKind.LLAMA_CPP,
-        version=_text(props.get("build_info")),
+        version=tags.get("version") or _text(props.get("build_info")),
+        drafter=tags.get("drafter", ""),
         model_root=_text(props.get("model_path")),
         max_model_len=_whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx")),
         config=dict(_flat(props, hidden=LLAMA_HIDDEN)) | dict(_flat(meta, "meta")),

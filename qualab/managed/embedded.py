@@ -34,12 +34,12 @@ WAITING_THREADS_SLEEP = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 
 @contextmanager
 def embedded_pair(
-    model: Path, *, log_dir: Path, say: Callable[[str], None] = lambda _: None
+    model: Path, *, log_dir: Path, say: Callable[[str], None] = lambda _: None, drafts: bool = True
 ) -> Iterator[tuple[str, str]]:
     """Serve a model twice on free ports of 127.0.0.1; yield the API roots (baseline, candidate).
 
     The candidate drafts with the same model: most drafts are accepted, and the demo fits into minutes. The model's name
-    is "smollm2". Raises as `running`.
+    is "smollm2". Without `drafts` neither has a drafter. Raises as `running`.
     """
     # cores of this process, where the system tells; a container may be given fewer than the machine has
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -51,7 +51,7 @@ def embedded_pair(
     servers = []
     for arm, address in zip(ArmName, addresses, strict=True):
         words = [sys.executable, "-P", "-m", "qualab.managed.llama_server", str(model), MODEL_ALIAS, str(address[1])]
-        words += [str(min(n_cores, MAX_THREADS)), *(["--drafts"] if arm is ArmName.CANDIDATE else [])]
+        words += [str(min(n_cores, MAX_THREADS)), *(["--drafts"] if drafts and arm is ArmName.CANDIDATE else [])]
         log = log_dir / f"{arm}.log"
         servers.append(Server(arm=arm, words=words, env=WAITING_THREADS_SLEEP, address=address, log=log))
     say("Starting two llama.cpp servers")

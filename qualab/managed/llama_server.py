@@ -26,6 +26,7 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.model_alias = {alias}
+    tags = {f"version=xllamacpp {xllamacpp.__version__}"}  # the wheel's llama.cpp does not know its own
     params.hostnames = ["127.0.0.1"]
     params.port = int(port)
     params.n_parallel = PARALLEL
@@ -40,10 +41,12 @@ def main() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
     if flags == ["--drafts"]:  # with the model itself
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        tags.add(f"drafter=draft model {alias}, {MAX_DRAFT_TOKENS} tokens")
         draft = params.speculative.draft
         draft.mparams.path = model
         draft.n_max = MAX_DRAFT_TOKENS
         draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = int(threads)
+    params.model_tags = tags
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as exc:  # its log, above, says what is wrong

@@ -90,6 +90,15 @@ class Store(Queue, Registry, Banks):
             _insert_analysis(connection, key, result, now=now)
         return result
 
+    def copy(self, comparison: Comparison, source: Store) -> None:
+        """Copy all that another database has of a comparison but its analyses, and what follows from them."""
+        with source.reading_of(comparison.id) as (reading, old), self.writing() as connection:
+            key = _insert_comparison(connection, comparison, source.items(comparison.id))
+            for table in (answer, scored_answer, score, look, observation):
+                copied = reading.execute(sa.select(table).where(table.c.comparison_key == old)).mappings()
+                own = ({**row, "comparison_key": key} for row in copied)
+                rows.insert_all(connection, table, own, problem="a copy is not whole")
+
     def get(self, comparison_id: str) -> Comparison:
         """Read one by id or an unambiguous beginning of it. Raises ComparisonNotFound; also without a plan."""
         with self.reading() as connection:

@@ -179,6 +179,20 @@ ENGINES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[Any, ...], dict[s
         (EngineKind.LLAMA_CPP, "b0-unknown", 2048, "/models/SmolLM2-135M-Instruct.Q4_1.gguf", None, "", False),
         {"meta.n_params": "134515008"},
     ),
+    "llama.cpp, tagged": (
+        LLAMA_CARD | {"tags": ["drafter=eagle3, 4 tokens", "version=b7001", "fast"]},
+        {METRICS: recorded("llama_off_metrics.txt"), "props": recorded("llama_off_props.json")},
+        (
+            EngineKind.LLAMA_CPP,
+            "b7001",
+            2048,
+            "/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+            None,
+            "eagle3, 4 tokens",
+            False,
+        ),
+        {"meta.n_params": "134515008"},
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""The 240 items of the demo: their form, their reference answers, their balance."""
+"""The items of the demo: their form, their reference answers, their balance."""
 
 from __future__ import annotations
 
@@ -161,3 +161,16 @@ def test_the_demo_loads_with_lm_eval_alone(monkeypatch: pytest.MonkeyPatch) -> N
     names = ["demo_arithmetic", "demo_korean_choice", "demo_instructions"]
     sizes = {name: len(task.eval_docs) for name, task in manager.load(names)["tasks"].items()}
     assert sizes == dict.fromkeys(names, 80)
+
+
+def test_short_questions_are_made_again_alike_and_scored_by_their_last_number(load: Load) -> None:
+    loaded = load("demo_short")
+    own = by_task(loaded)["demo_short"]
+    assert len({item.doc["question"] for item in own}) == len(own) == 240
+    assert list(load("demo_short").render()) == list(loaded.render())
+    for item in own:
+        numbers, answer = list(map(int, re.findall(r"\d+", item.doc["question"]))), int(item.target)
+        assert answer in ({sum(numbers[:2])} if " gets " in item.doc["question"] else {numbers[-1], max(numbers)})
+    for form, expected in (("3 + {} = {}.", 1.0), ("It is {}, not {}1.", 0.0), ("many", 0.0)):
+        answered = scores(loaded, "demo_short", own, lambda item, form=form: form.format(item.target, item.target))
+        assert {score["exact_match,last-number"] for score in answered} == {expected}

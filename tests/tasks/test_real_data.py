@@ -73,8 +73,11 @@ def runs(units: list[str], n: int) -> set[tuple[str, ...]]:
     return {tuple(units[i : i + n]) for i in range(len(units) - n + 1)}
 
 
-def test_no_eight_words_or_eleven_korean_syllables_in_a_row_are_those_of_a_benchmark(shared_data: Path) -> None:
+def test_no_eight_words_or_eleven_korean_syllables_in_a_row_are_those_of_a_benchmark(
+    load: Load, shared_data: Path
+) -> None:
     own = [row["question"] for row in demo("arithmetic")] + [row["prompt"] for row in demo("instructions")]
+    own += [item.doc["question"] for item in load("demo_short").render()]
     files = ("gsm8k/train", "gsm8k/test", "ifeval/train")
     rows = (row for file in files for row in read_jsonl(shared_data / f"{file}.jsonl"))
     theirs = set().union(*(runs(words(row.get("question") or row["prompt"]), 8) for row in rows))
