@@ -246,6 +246,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoxLine:
+    """One line of the box that says it all."""
+
+    id: Literal["verdict", "ship", "size", "gain", "next"]
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One comparison for people, in one language: what every renderer draws."""
 
@@ -263,6 +272,7 @@ class Report:
     gain: str = ""
     """What is gained and what it costs, in one line; empty where neither was measured."""
     labels: dict[str, str] = field(default_factory=dict)
+    box: tuple[BoxLine, ...] = ()
 
     def section(self, section_id: str) -> Section:
         """Return a section by its id. Raises KeyError."""
@@ -280,6 +290,7 @@ class GateResult:
     caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
     audit: Audit | None = None
+    box: tuple[BoxLine, ...] = ()
 
     @property
     def primaries(self) -> tuple[MetricResult, ...]:

@@ -38,6 +38,7 @@ from qualab.store.tables import (
     score,
     scored_answer,
 )
+from qualab.store.webhooks import Webhooks
 
 T = TypeVar("T")
 _C = comparison.c
@@ -45,7 +46,7 @@ _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
-class Store(Queue, Registry, Banks):
+class Store(Queue, Registry, Banks, Webhooks):
     """A database's comparisons. Each method is one transaction; threads may share it. Made by `open_store`."""
 
     # comparisons
