@@ -304,7 +304,8 @@ def message_of(context: Context, comparison_id: str, *, now: datetime) -> JsonOb
     store, state = context.store, context.store.summary(comparison_id)
     group = store.get(comparison_id).plan.group if state.plan_hash else None
     ids = [f"{group.id}-{name}" for name in group.names] if group else [comparison_id]
-    each = [gated(context, own, Language.ENGLISH)[0] for own in store.summaries(ids)]
+    known = store.summaries(ids)
+    each = [gated(context, own, Language.ENGLISH)[0] for own in ids if own in known]
     codes = {own.id: UNEXPECTED if own.exit_code is None else own.exit_code for own in each}
     worst = min(each, key=lambda own: WORST_FIRST.index(codes[own.id]))
     data = {name: getattr(worst, name) for name in ("id", "label", "model", "status", "verdict")}
