@@ -31,6 +31,8 @@ from qualab.settings import read_secret
 
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 
+EXISTING = "Name a file in a folder that exists"
+
 
 def gate(
     comparison: Annotated[str, typer.Argument(help="Id of a comparison.")] = "",
@@ -88,9 +90,9 @@ def gate(
         markdown = gate_markdown_of_error(name, code=error.code, message=message)
         _write(files, xml, markdown, {"verdict": None, "error": about})
         raise
-    if pdf_file and pdf:
-        write_file(pdf_file, pdf, hint="Name a file in a folder that exists")
     _write(files, junit(result), gate_markdown(result), result)
+    if pdf_file and pdf:
+        write_file(pdf_file, pdf, hint=EXISTING)
     with output_may_fail():
         print_as(output_format, result, lambda: _print(result))
     raise typer.Exit(exit_code(result.verdict))
@@ -125,7 +127,7 @@ def _write(files: Sequence[Path | None], xml: bytes, markdown: str, document: ob
     contents: tuple[str | bytes, ...] = (xml, markdown, text)
     for path, content in zip(files, contents, strict=True):
         if path:
-            write_file(path, content, hint="Name a file in a folder that exists")
+            write_file(path, content, hint=EXISTING)
 
 
 def _print(result: GateResult) -> None:
