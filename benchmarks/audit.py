@@ -22,7 +22,8 @@ from unittest.mock import patch
 
 from qualab.bootstrap import run_async
 from qualab.run import audit as use_case
-from tests.app.scripted_pair import MadeUpTasks, Pair, start
+from qualab.run.run import start
+from tests.app.scripted_pair import MadeUpTasks, Pair
 from tests.scripted_engine import EngineScript
 from tests.scripted_lm import LanguageModel
 from tests.scripted_server import Script, ScriptedServer
@@ -65,9 +66,9 @@ def measure(n_items: int) -> tuple[int, float, float]:
         taken.append((n_tokens // len(answers), 1e3 * cpu_s / len(answers), 1e3 * wall_s / len(answers)))
 
     with ExitStack() as stack:
-        arms = [stack.enter_context(served(drafts=drafts)) for drafts in (False, True)]
+        baseline, candidate = (stack.enter_context(served(drafts=drafts)) for drafts in (False, True))
         stack.enter_context(patch.object(use_case._Audit, "score", timed))
-        pair = Pair(*arms, tasks=MadeUpTasks(sizes={"sums": n_items}, settings={"max_gen_toks": TOKENS}))
+        pair = Pair(baseline, candidate, tasks=MadeUpTasks(sizes={"sums": n_items}, settings={"max_gen_toks": TOKENS}))
         wanted = pair.wanted(audit=True, audit_items=n_items // 3, audit_max_tokens=TOKENS)
         run_async(start(pair.services, wanted))
     return taken[0]

@@ -201,6 +201,44 @@ class PairBars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the way from planned to tested answers, and what did not reach it."""
+
+    title: str
+    text: str
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    steps: tuple[Step, ...]
+    description: str
+    kind: Literal["flow"] = "flow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Items of one metric that changed, as shares of all its items."""
+
+    label: str
+    loss: float
+    gain: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Losses to the left of 0 and gains to the right, one row a metric."""
+
+    rows: tuple[Split, ...]
+    axis: str
+    left: str
+    right: str
+    description: str
+    kind: Literal["splits"] = "splits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     points: tuple[tuple[float, float], ...]
     here: tuple[float, float]
@@ -210,6 +248,7 @@ class Curve:
     here_text: str
     target_text: str
     description: str
+    kind: Literal["curve"] = "curve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +273,8 @@ class Excerpt:
     kind: Literal["excerpt"] = "excerpt"
 
 
-Chart = Forest | Histogram | PairHistogram | PairBars | Curve
-Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | PairHistogram | PairBars | Excerpt
+Chart = Forest | Histogram | PairHistogram | PairBars | Flow | Splits | Curve
+Block = Paragraph | Bullets | Facts | Table | Chart | Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,13 +282,16 @@ class Section:
     id: str
     title: str
     blocks: tuple[Block, ...]
+    is_appendix: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxLine:
-    """One line of the box that says it all."""
+    """A line of the box on page one."""
 
-    id: Literal["verdict", "ship", "size", "gain", "next"]
+    id: str
+    """verdict, ship, size, gain or next."""
+    label: str
     text: str
     tone: Tone = Tone.PLAIN
 
@@ -264,15 +306,23 @@ class Report:
     title: str
     subtitle: str
     verdict: Cell
-    headline: str
+    box: tuple[BoxLine, ...]
+    """What the verdict means, whether to ship, size, gain, and the next command; of those, what there is."""
     sections: tuple[Section, ...]
     written_at: datetime
     """When the comparison ended, so that the same data make the same bytes."""
     footer: str
-    gain: str = ""
-    """What is gained and what it costs, in one line; empty where neither was measured."""
     labels: dict[str, str] = field(default_factory=dict)
-    box: tuple[BoxLine, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a sentence or two."""
+        return self.box[0].text
+
+    @property
+    def is_grey(self) -> bool:
+        """True where charts are greyed: the comparison is INVALID."""
+        return self.verdict.tone is Tone.BROKEN
 
     def section(self, section_id: str) -> Section:
         """Return a section by its id. Raises KeyError."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qualab.model.comparison import OddOneOut, TextsCompared, Thoughts
@@ -19,7 +21,7 @@ from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason, of
 from qualab.model.registry import urls_of
-from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph, Table
+from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, PairHistogram, Paragraph, Table
 from qualab.model.wording import count, share
 from qualab.report.source import Cells, Number, Source, table
 from qualab.report.verdict import bounds_text
@@ -31,10 +33,45 @@ Texts = Mapping[ArmName, str]
 
 
 def arms_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Show what each arm is, how fast it answered, and how the engines' configurations differ."""
+    """Show what each arm is, and how fast it answered."""
     yield facts_table(_arm_facts(source, words), words)
     if imported := source.plan.imported:
         yield Paragraph(text=words("not asked", n=sum(join.paired for join in imported.joins)))
+    if sum(map(bool, source.latencies.values())) == len(ArmName) and not imported:
+        yield _latencies(source.latencies, words)
+        yield Paragraph(text=words("latency note"), is_muted=True)
+
+
+LATENCY_EDGES_S = (0.0, *(digit * 10.0**power for power in range(-2, 3) for digit in (1, 2, 5)))
+
+
+def _latencies(seconds: Mapping[ArmName, Sequence[float]], words: Words) -> PairHistogram:
+    bins = {arm: Counter(bisect_right(LATENCY_EDGES_S, value) - 1 for value in seconds[arm]) for arm in ArmName}
+    used = range(min(map(min, bins.values())), max(map(max, bins.values())) + 1)
+    edges, names = tuple(f"{LATENCY_EDGES_S[place]:g}" for place in used), tuple(words(arm) for arm in ArmName)
+    counts = tuple(tuple(own[place] for place in used) for own in bins.values())
+    lists = (
+        f"{name}: {', '.join(f'{edge}: {count(n)}' for edge, n in zip(edges, own, strict=True) if n)}"
+        for name, own in zip(names, counts, strict=True)
+    )
+    title, axis = words("latency title"), words("latency axis")
+    return PairHistogram(
+        title=title,
+        edges=edges,
+        names=names,
+        counts=counts,
+        axis=axis,
+        vertical_axis=words("latency vertical"),
+        limit=None,
+        limit_text="",
+        description=f"{title}. {axis}: {'; '.join(lists)}",
+    )
+
+
+def configuration_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """Show what image and checkpoint are pinned to, and how the engines' configurations differ."""
+    if pins := tuple(pin_facts(source.analysis.pinning.found if source.analysis.pinning else (), words)):
+        yield facts_table(pins, words)
     if source.observations is not None:
         yield from _differences(source, words)
 
@@ -65,7 +102,6 @@ def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
         yield "answered by", {arm: ", ".join(own) for arm, own in names.items()}
     if analysis.treatment:
         yield from engine_facts(analysis.treatment.engines, words)
-    yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
     if source.has_no_tasks:
         return
     yield "latency", {arm: words("latency of", arm=own) for arm, own in arms.items() if own.latency_p50_s is not None}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from qualab.model.report import Chart, Curve, Forest, ForestRow, Histogram, PairBars, PairHistogram, Tone
+from qualab.model.report import Chart, Curve, Flow, Forest, ForestRow, Histogram, PairBars, PairHistogram, Splits, Tone
 from qualab.model.wording import count
 
 FONT = "Noto Sans CJK KR"
-INK, SOFT, FAINT, BAND = "#1b1f24", "#57606a", "#d0d7de", "#dfe7ee"
+INK, SOFT, FAINT, BAND, PALE = "#1b1f24", "#57606a", "#d0d7de", "#dfe7ee", "#8c959f"
 COLOURS = {
     Tone.GOOD: "#005b96",
     Tone.BAD: "#b3390a",
@@ -90,12 +91,27 @@ def rect(name: str, corner: Point, size: tuple[float, float], look: str) -> str:
     return f'<rect class="{name}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {look}/>'
 
 
-def draw(chart: Chart) -> str:
-    """Draw a chart as an SVG document."""
+def draw(chart: Chart, *, is_grey: bool = False, is_narrow: bool = False) -> str:
+    """Draw a chart as an SVG document; pale and without colour where what it shows does not count.
+
+    `is_narrow`: a forest for a phone, its texts above and below each line.
+    """
+    if is_grey:
+        drawn = draw(chart, is_narrow=is_narrow)
+        for colour in set(COLOURS.values()):
+            drawn = drawn.replace(colour, PALE)
+        return drawn.replace(INK, PALE)
     if isinstance(chart, Curve):
         return document(560.0, 300.0, chart.description, _curve(chart))
     if isinstance(chart, Forest):
-        return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _forest(chart))
+        form = NARROW if is_narrow else FULL
+        return document(form.width, TOP + form.row * len(chart.rows) + 44.0, chart.description, _forest(chart, form))
+    if isinstance(chart, Flow):
+        return document(
+            WIDTH, 112.0 if any(step.lost for step in chart.steps) else 68.0, chart.description, _flow(chart)
+        )
+    if isinstance(chart, Splits):
+        return document(WIDTH, TOP + SHORT_ROW * len(chart.rows) + 44.0, chart.description, _splits(chart))
     if isinstance(chart, PairBars):
         return document(WIDTH, TOP + ROW * len(chart.rows) + 44.0, chart.description, _pair_bars(chart))
     bars = _pair_histogram(chart) if isinstance(chart, PairHistogram) else _histogram(chart)
@@ -104,43 +120,67 @@ def draw(chart: Chart) -> str:
 
 WIDTH = 760.0
 LABEL_END, PLOT_START, PLOT_END, TEXT_START = 212.0, 226.0, 520.0, 534.0
-ROW, TOP = 40.0, 26.0
+ROW, SHORT_ROW, TOP = 40.0, 24.0, 26.0
 
 
-def _forest(chart: Forest) -> Iterator[str]:
+class Form(NamedTuple):
+    """Measures of a forest: its width, where the plot begins and ends, a row's height, and of its line from the top."""
+
+    width: float
+    start: float
+    end: float
+    row: float
+    line: float
+
+
+FULL = Form(WIDTH, PLOT_START, PLOT_END, ROW, ROW / 2.0)
+NARROW = Form(360.0, 8.0, 352.0, 66.0, 32.0)
+
+
+def _forest(chart: Forest, form: Form) -> Iterator[str]:
     limits = [value for row in chart.rows for value in (row.low, row.high, row.margin_low, row.margin_high) if value]
     reach = 1.06 * max(map(abs, (*limits, *(row.difference for row in chart.rows), 0.001)))
-    across, bottom = scale(-reach, reach, PLOT_START, PLOT_END), TOP + ROW * len(chart.rows)
+    across, bottom = scale(-reach, reach, form.start, form.end), TOP + form.row * len(chart.rows)
     for place, row in enumerate(chart.rows):
-        y = TOP + ROW * place
-        low = PLOT_START if row.margin_low is None else across(row.margin_low)
-        high = PLOT_END if row.margin_high is None else across(row.margin_high)
-        yield rect("band", (low, y), (high - low, ROW), f'fill="{BAND}"')
+        y = TOP + form.row * place
+        low = form.start if row.margin_low is None else across(row.margin_low)
+        high = form.end if row.margin_high is None else across(row.margin_high)
+        yield rect("band", (low, y), (high - low, form.row), f'fill="{BAND}"')
         for edge, limit in ((low, row.margin_low), (high, row.margin_high)):
             if limit is not None:
-                yield line("edge", (edge, y), (edge, y + ROW), SOFT, 'stroke-dasharray="3 3"')
+                yield line("edge", (edge, y), (edge, y + form.row), SOFT, 'stroke-dasharray="3 3"')
     yield text_at(across(0.0) - 8.0, TOP - 9.0, f"← {chart.left}", anchor="end")
     yield text_at(across(0.0) + 8.0, TOP - 9.0, f"{chart.right} →")
     yield line("axis", (across(0.0), TOP - 4.0), (across(0.0), bottom), INK)
-    yield line("axis", (PLOT_START, bottom), (PLOT_END, bottom), SOFT)
+    yield line("axis", (form.start, bottom), (form.end, bottom), SOFT)
     step = round_step(reach / 3.0)
     n_ticks = math.floor(reach / step)
     for tick in (step * place for place in range(-n_ticks, n_ticks + 1)):
         yield line("axis", (across(tick), bottom), (across(tick), bottom + 4.0), SOFT)
         yield text_at(across(tick), bottom + 17.0, points(tick), anchor="middle")
-    yield text_at((PLOT_START + PLOT_END) / 2.0, bottom + 35.0, chart.axis, anchor="middle")
-    yield rect("band", (TEXT_START, bottom + 26.0), (14.0, 10.0), f'fill="{BAND}"')
-    yield text_at(TEXT_START + 20.0, bottom + 35.0, chart.band)
+    if form is FULL:
+        yield text_at((form.start + form.end) / 2.0, bottom + 35.0, chart.axis, anchor="middle")
+    else:
+        yield text_at(form.start, bottom + 35.0, chart.axis)
+    x = TEXT_START if form is FULL else form.end - 130.0
+    yield rect("band", (x, bottom + 26.0), (14.0, 10.0), f'fill="{BAND}"')
+    yield text_at(x + 20.0, bottom + 35.0, chart.band)
     for place, row in enumerate(chart.rows):
-        yield from _forest_row(row, across, TOP + ROW * (place + 0.5))
+        yield from _forest_row(row, across, TOP + form.row * place, form)
 
 
-def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
+def _forest_row(row: ForestRow, across: Scale, top: float, form: Form) -> Iterator[str]:
+    y = top + form.line
     tone, colour = row.verdict.tone, COLOURS[row.verdict.tone]
     task, _, metric = row.label.partition("/")
-    yield line("rule", (0.0, y + ROW / 2.0), (WIDTH, y + ROW / 2.0), FAINT, 'stroke-width="0.6"')
-    yield text_at(LABEL_END, y - 2.0, task, size=13.0, anchor="end", colour=INK, weight=700)
-    yield text_at(LABEL_END, y + 12.0, metric, anchor="end")
+    below = top + form.row
+    yield line("rule", (0.0, below), (form.width, below), FAINT, 'stroke-width="0.6"')
+    if form is FULL:
+        yield text_at(LABEL_END, y - 2.0, task, size=13.0, anchor="end", colour=INK, weight=700)
+        yield text_at(LABEL_END, y + 12.0, metric, anchor="end")
+    else:
+        yield text_at(form.start, top + 16.0, task, size=13.0, colour=INK, weight=700)
+        yield text_at(form.end, top + 16.0, metric, anchor="end")
     if row.low is not None and row.high is not None:
         low, high = across(row.low), across(row.high)
         yield line(f"tone {tone}", (low, y), (high, y), colour, 'stroke-width="2.4"')
@@ -152,13 +192,60 @@ def _forest_row(row: ForestRow, across: Scale, y: float) -> Iterator[str]:
         yield f'<polygon class="tone {tone} full" points="{corners}" fill="{colour}"/>'
     else:
         yield _circle(x, y, f"tone {tone}", colour, is_full=tone is Tone.GOOD)
-    yield text_at(TEXT_START, y - 2.0, row.text, colour=INK)
-    yield text_at(TEXT_START, y + 12.0, row.verdict.marked, colour=colour, weight=700, tone=tone)
+    text, verdict = (
+        ((TEXT_START, y - 2.0), (TEXT_START, y + 12.0))
+        if form is FULL
+        else ((form.start, top + 57.0), (form.end, top + 57.0))
+    )
+    yield text_at(*text, row.text, colour=INK)
+    anchor = "start" if form is FULL else "end"
+    yield text_at(*verdict, row.verdict.marked, colour=colour, weight=700, tone=tone, anchor=anchor)
 
 
 def _circle(x: float, y: float, name: str, colour: str, *, is_full: bool) -> str:
     look = f'class="{name} {"full" if is_full else "hollow"}" cx="{x:.1f}" cy="{y:.1f}" r="4.8"'
     return f'<circle {look} fill="{colour if is_full else "#ffffff"}" stroke="{colour}" stroke-width="2"/>'
+
+
+def _flow(chart: Flow) -> Iterator[str]:
+    slot = WIDTH / len(chart.steps)
+    width, middle = slot - 30.0, 34.0
+    for place, step in enumerate(chart.steps):
+        x = slot * place + 2.0
+        look = f'fill="{BAND}" stroke="{SOFT}" stroke-width="1"'
+        yield rect("band", (x, 8.0), (width, 52.0), look)
+        yield text_at(x + width / 2.0, 28.0, step.title, anchor="middle")
+        yield text_at(x + width / 2.0, 48.0, step.text, anchor="middle", size=13.0, colour=INK, weight=700)
+        if place:
+            yield line("axis", (x - 28.0, middle), (x - 4.0, middle), SOFT)
+            corners = f"{x - 10.0:.1f},{middle - 4.0:.1f} {x - 10.0:.1f},{middle + 4.0:.1f} {x - 3.0:.1f},{middle:.1f}"
+            yield f'<polygon class="soft" points="{corners}" fill="{SOFT}"/>'
+        if step.lost:
+            yield line("edge", (x - 15.0, middle), (x - 15.0, 80.0), SOFT, 'stroke-dasharray="3 3"')
+            yield text_at(min(x - 15.0, WIDTH - 90.0), 96.0, step.lost, anchor="middle", colour=INK)
+
+
+def _splits(chart: Splits) -> Iterator[str]:
+    reach = 1.1 * max((max(row.loss, row.gain) for row in chart.rows), default=0.0) or 0.01
+    across, bottom = scale(-reach, reach, PLOT_START, PLOT_END), TOP + SHORT_ROW * len(chart.rows)
+    yield text_at(across(0.0) - 8.0, TOP - 9.0, f"← {chart.left}", anchor="end")
+    yield text_at(across(0.0) + 8.0, TOP - 9.0, f"{chart.right} →")
+    step = round_step(reach / 3.0)
+    for tick in (step * place for place in range(-math.floor(reach / step), math.floor(reach / step) + 1)):
+        yield line("rule", (across(tick), TOP), (across(tick), bottom), FAINT)
+        yield text_at(across(tick), bottom + 17.0, points(abs(tick)), anchor="middle")
+    for place, row in enumerate(chart.rows):
+        y, zero = TOP + SHORT_ROW * place, across(0.0)
+        yield text_at(LABEL_END, y + 16.0, row.label, anchor="end", colour=INK)
+        for start, end, tone in ((across(-row.loss), zero, Tone.BAD), (zero, across(row.gain), Tone.GOOD)):
+            if end > start:
+                full = tone is Tone.BAD
+                look = f'fill="{COLOURS[tone] if full else "#ffffff"}" stroke="{COLOURS[tone]}" stroke-width="1.2"'
+                yield rect(f"tone {tone} {'full' if full else 'hollow'}", (start, y + 5.0), (end - start, 14.0), look)
+        yield text_at(TEXT_START, y + 16.0, row.text, colour=INK)
+    yield line("axis", (across(0.0), TOP - 4.0), (across(0.0), bottom), INK)
+    yield line("axis", (PLOT_START, bottom), (PLOT_END, bottom), SOFT)
+    yield text_at((PLOT_START + PLOT_END) / 2.0, bottom + 35.0, chart.axis, anchor="middle")
 
 
 def _histogram(chart: Histogram) -> Iterator[str]:

@@ -106,12 +106,13 @@ def _excerpt(flip: Flip, words: Words) -> Excerpt:
     for answer, text in zip(flip.answers, texts, strict=True):
         reply = answer.reply
         n_tokens = "?" if reply.completion_tokens is None else count(reply.completion_tokens)
+        length = words("one token") if reply.completion_tokens == 1 else words("tokens", n=n_tokens)
         sides.append(
             Side(
                 title=words(answer.arm),
                 text=marked(text[start : start + AFTER]),
                 is_cut=len(text) > start + AFTER,
-                facts=f"{reply.finish_reason or reply.status}, {words('tokens', n=n_tokens)}",
+                facts=f"{reply.finish_reason or reply.status}, {length}",
             )
         )
     return Excerpt(

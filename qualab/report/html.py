@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from qualab.model.report import MARKS, Report
+from qualab.model.report import MARKS, Chart, Report
 from qualab.model.wording import valid_text
 from qualab.report.charts import draw
 from qualab.report.fonts import faces, korean_font
@@ -56,5 +56,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart=lambda block: Markup(draw(block)), marks=dict(MARKS))  # draw escapes its texts
+
+    def chart(block: Chart, *, is_narrow: bool = False) -> Markup:
+        return Markup(draw(block, is_narrow=is_narrow))  # draw escapes its texts
+
+    environment.globals.update(chart=chart, marks=dict(MARKS))
     return environment

@@ -11,15 +11,18 @@ from qualab.model.report import (
     Block,
     Bullets,
     Cell,
+    Curve,
     Excerpt,
     Fact,
     Facts,
+    Flow,
     Forest,
     Histogram,
     PairBars,
     PairHistogram,
     Paragraph,
     Report,
+    Splits,
     Table,
 )
 from qualab.model.wording import count, valid_text
@@ -41,9 +44,10 @@ def render_json(report: Report) -> bytes:
 def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield f"\n{escaped(report.subtitle)}"
-    yield f"\n> **{_cell(report.verdict)}**  \n> {escaped(report.headline)}"
-    if report.gain:
-        yield f">\n> **{escaped(report.gain)}**"
+    yield f"\n> **{_cell(report.verdict)}**"
+    for own in report.box:
+        label = "" if own.id == "verdict" else f"**{escaped(own.label)}:** "
+        yield f">\n> {label}{escaped(own.text)}"
     for section in report.sections:
         yield f"\n## {escaped(section.title)}"
         for block in section.blocks:
@@ -81,6 +85,14 @@ def block_lines(block: Block, labels: Mapping[str, str]) -> Iterator[str]:
             yield f"**{escaped(block.title)}**: {escaped(block.vertical_axis)}\n"
             rows = [[escaped(name), *map(count, own)] for name, own in zip(block.names, block.counts, strict=True)]
             yield from _table([block.axis, *block.edges], [False, *[True] * len(block.edges)], rows)
+        case Flow():
+            yield " → ".join(f"{escaped(step.title)} {escaped(step.text)}" for step in block.steps)
+            yield from (f"- {escaped(step.title)}: {escaped(step.lost)}" for step in block.steps if step.lost)
+        case Splits():
+            yield f"{escaped(block.axis)}\n"
+            yield from (f"- {escaped(row.label)}: {escaped(row.text)}" for row in block.rows)
+        case Curve():
+            yield escaped(block.description)
         case PairBars():
             yield f"{escaped(block.axis)}, {escaped(' / '.join(block.names))}\n"
             for pair in block.rows:

@@ -11,6 +11,7 @@ from qualab.model.names import Language
 from qualab.model.report import Block, Report, Section
 from qualab.report import arms, scores, speed, verdict
 from qualab.report.audit import audit_blocks
+from qualab.report.box import box_lines
 from qualab.report.flips import find_flips, flips_blocks
 from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
+    "forest": verdict.forest_blocks,
     "verdict": verdict.verdict_blocks,
     "arms": arms.arms_blocks,
-    "forest": verdict.forest_blocks,
     "audit": audit_blocks,
     "speed": lambda source, words: speed.speed_blocks(source.payoff.speed, words),
     "capacity": lambda source, words: speed.capacity_blocks(source.payoff.capacity, words),
@@ -34,13 +35,15 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "noise": arms.noise_blocks,
     "acceptance": lambda source, words: arms.acceptance_blocks(source.analysis.treatment, words),
     "missing": scores.missing_blocks,
-    "running": arms.running_blocks,
     "flips": flips_blocks,
     "signoff": verdict.signoff_blocks,
+    "configuration": arms.configuration_blocks,
+    "running": arms.running_blocks,
     "methods": verdict.methods_blocks,
 }
 """In the order in which they are read. A section without blocks is left out."""
-OF_TIMES = ("speed", "capacity", "limits", "advice", "arms", "running")
+APPENDIX = frozenset({"configuration", "running", "methods"})
+OF_TIMES = ("speed", "capacity", "limits", "advice", "arms", "configuration", "running")
 """Those of a comparison without tasks, in their order."""
 LABELS = ("of", "contents", "shared", "nothing")
 
@@ -62,6 +65,7 @@ def report_model(store: Store, comparison_id: str, language: Language, *, plan_h
         payoff=payoff_of(analysis, observations, seed=comparison.plan.sampling.seed),
         flips=find_flips(store, judged),
         signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
+        latencies=store.latencies(comparison.id),
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
     )
     return model_of(source, Words(language=language))
@@ -84,14 +88,18 @@ def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SE
         title=words("title", model=model),
         subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=f"{ended:%Y-%m-%d}"),
         verdict=verdict_cell(analysis.verdict, words),
-        headline=words("headline no tasks") if source.has_no_tasks else verdict.headline(source, words),
-        gain=words("not timed", id=comparison.id)
-        if source.plan.speed and source.payoff.speed is None
-        else speed.gain_line(source.payoff, words),
+        box=box_lines(source, words),
         sections=tuple(
-            Section(id=name, title=words(f"section {name}"), blocks=own) for name, own in blocks.items() if own
+            Section(id=name, title=_title(name, words), blocks=own, is_appendix=name in APPENDIX)
+            for name, own in blocks.items()
+            if own
         ),
         written_at=ended,
         footer=words("footer", version=version, id=comparison.id, plan=analysis.plan_hash[:12]),
         labels={key: words(key) for key in LABELS},
     )
+
+
+def _title(name: str, words: Words) -> str:
+    title = words(f"section {name}")
+    return words("appendix", title=title) if name in APPENDIX else title

@@ -13,7 +13,7 @@ import typst
 
 from qualab.errors import InfrastructureError
 from qualab.model.canonical import plain
-from qualab.model.report import Forest, Histogram, PairBars, PairHistogram, Report, Table
+from qualab.model.report import Chart, Report, Table
 from qualab.report.charts import draw
 from qualab.report.fonts import FAMILIES, folders, shown
 
@@ -34,8 +34,8 @@ def render_pdf(report: Report) -> bytes:
     content = plain(report)
     for section, own in zip(report.sections, content["sections"], strict=True):
         for block, values in zip(section.blocks, own["blocks"], strict=True):
-            if isinstance(block, Forest | Histogram | PairHistogram | PairBars):
-                values["svg"] = draw(block)
+            if isinstance(block, Chart):
+                values["svg"] = draw(block, is_grey=report.is_grey)
             elif isinstance(block, Table):
                 values["legend"] = list(block.legend)
     try:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.model.engine import cells_of
 from qualab.model.reason import of
-from qualab.model.report import Block, Bullets, Paragraph
+from qualab.model.report import Block, Bullets, Curve, Paragraph
 from qualab.model.wording import count, percent, pp, proven, share
 from qualab.report.source import Cells, table
-from qualab.report.words import ENGLISH
+from qualab.report.words import ENGLISH, Words
 
 if TYPE_CHECKING:
+    from qualab.model.plan import DecisionRule, MetricRule
+    from qualab.planning.power import Missing
     from qualab.planning.suite import Figures, Planning
 
 
@@ -104,3 +107,34 @@ def _cells(figures: Figures, planning: Planning) -> Cells:
         "MDE": loss(figures.mde),
         "noise + loss": loss(figures.mde_beyond_noise),
     }
+
+
+N_POINTS = 40
+
+
+def power_curve(
+    items: int, discordance: float, rule: DecisionRule | MetricRule, words: Words, *, missing: Missing | None = None
+) -> Curve:
+    """Draw the power to prove the margin by items, with these items on it. Raises InvalidValue."""
+    from qualab.planning.power import Missing, sufficient_items, verdict_power  # noqa: PLC0415  scipy
+
+    missing, units, n = missing or Missing(), words.units, count(items)
+    design: dict[str, Any] = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
+    proves = partial(verdict_power, **design, is_one_sided=is_one_sided(rule), missing=missing)
+    here = proves(n_items=items, is_guarded=True)
+    needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
+    most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
+    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
+    aim, reached = units(percent(rule.power)), units(share(here))
+    needs = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
+    assumed = {"discordance": units(percent(discordance)), "margin": units(pp(rule.margin))}
+    return Curve(
+        points=((0.0, 0.0), *((float(k), here if k == items else proves(n_items=k, is_guarded=False)) for k in places)),
+        here=(float(items), here),
+        target=rule.power,
+        axis=words("curve axis"),
+        vertical_axis=words("curve vertical"),
+        here_text=words("curve here", n=n, power=reached),
+        target_text=words("curve target", power=aim),
+        description=words("curve alt", here=reached, n=n, aim=needs, **assumed),
+    )

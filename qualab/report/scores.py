@@ -9,10 +9,10 @@ from dataclasses import replace
 from qualab.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided, is_out_of_reach
 from qualab.model.comparison import Evidence, ItemsRange, MetricResult, MissingSummary, StatusMissing
 from qualab.model.names import AnswerStatus, EvidenceKind, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import MetricRule, MetricSpec
-from qualab.model.report import Block, Bullets, Cell, Paragraph, Table, Tone
+from qualab.model.plan import MetricRule, MetricSpec, deciding_metrics
+from qualab.model.report import Block, Bullets, Cell, Flow, Paragraph, Split, Splits, Step, Table, Tone
 from qualab.model.wording import count, signed
-from qualab.report.source import Cells, Source, table, verdict_cell
+from qualab.report.source import Cells, Source, table, verdict_cell, weightiest
 from qualab.report.words import Words
 
 METRIC_COLUMNS = (
@@ -23,9 +23,12 @@ DISPENSABLE = ("unpaired", "clusters", "n", "gains", "adjusted", "baseline", "ca
 
 
 def metrics_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Show the table of all metrics, and what its rows have no room for."""
+    """Show the table of all metrics, what its rows have no room for, and how many items changed."""
     analysis, suite = source.analysis, source.analysis.suite
     yield metric_table(analysis.metrics, words, has_looks=analysis.looks is not None)
+    if chart := _splits(source, words):
+        yield Paragraph(text=words("splits how"), is_muted=True)
+        yield chart
     notes = []
     if pairs := [f"{row.id} = {row.equals.removeprefix(f'{row.task}/')}" for row in analysis.metrics if row.equals]:
         notes.append(words("same scores", pairs=", ".join(pairs)))
@@ -92,6 +95,26 @@ def _metric_cells(row: MetricResult, words: Words) -> Cells:
     }
 
 
+def _splits(source: Source, words: Words) -> Splits | None:
+    """Draw what changed in each task's deciding metric; None where nothing did."""
+    deciding = {spec.id for spec in deciding_metrics(source.plan.metrics).values()}
+    rows = [
+        Split(
+            label=row.task,
+            loss=own.losses / own.n_items,
+            gain=own.gains / own.n_items,
+            text=words("split of", losses=own.losses, gains=own.gains, n=own.n_items),
+        )
+        for row in source.analysis.metrics
+        if (own := row.evidence) and row.id in deciding
+    ]
+    if not any(row.loss or row.gain for row in rows):
+        return None
+    described = "; ".join(f"{row.label}: {row.text}" for row in rows)
+    left, right = words("losses"), words("gained")
+    return Splits(rows=tuple(rows), axis=words("splits axis"), left=left, right=right, description=described)
+
+
 _HAIR = 1e-9
 POWER_COLUMNS = (
     *("metric", "margin", "planned discordance", "planned effect", "planned power", "n"),
@@ -104,10 +127,22 @@ def power_blocks(source: Source, words: Words) -> Iterator[Block]:
     specs = {spec.id: spec for spec in source.plan.metrics}
     if rows := [_power_cells(row, specs[row.id], source, words) for row in source.primaries]:
         yield table(words, POWER_COLUMNS, rows, notes=[words("power note", power=source.plan.rule.power)])
+    if (row := weightiest(source)) and row.evidence and row.evidence.kind is EvidenceKind.COUNTS:
+        yield from _curve(row, specs[row.id], source, words)
     if source.plan.assumptions is None:
         yield Paragraph(text=words("not planned"))
     elif reason := source.analysis.suite.joint_power_reason:
         yield Paragraph(text=words("no joint power", why=reason))
+
+
+def _curve(row: MetricResult, spec: MetricSpec, source: Source, words: Words) -> Iterator[Block]:
+    evidence = row.evidence
+    assert evidence is not None
+    if discordance := (evidence.gains + evidence.losses) / evidence.n_items:
+        from qualab.report.planning import power_curve  # noqa: PLC0415  scipy: no terminal shows it
+
+        yield Paragraph(text=words("curve of", metric=row.id, discordance=discordance), is_muted=True)
+        yield power_curve(evidence.n_items, discordance, source.plan.rule_for(spec), words)
 
 
 def _power_cells(row: MetricResult, spec: MetricSpec, source: Source, words: Words) -> Cells:
@@ -208,8 +243,10 @@ ARM_COLUMNS = ("arm", "requests", "answered", "unanswered", "truncated", "empty"
 
 
 def missing_blocks(source: Source, words: Words) -> Iterator[Block]:
-    """Show which answers are missing, by arm, and whether it matters how they are treated."""
+    """Show the way from planned to tested answers, which are missing, and whether it matters how they are treated."""
     analysis, missing = source.analysis, source.analysis.suite.missing
+    if source.plan.imported is None:
+        yield _flow(source, words)
     rows: list[Cells] = []
     for arm in analysis.arms:
         lost = [(n, status) for status, n in arm.statuses.items() if not AnswerStatus(status).is_answer]
@@ -237,6 +274,29 @@ def missing_blocks(source: Source, words: Words) -> Iterator[Block]:
     if missing.left_out:
         yield Paragraph(text=words("left out", n=missing.left_out))
     yield from _policies(source, words)
+
+
+def _flow(source: Source, words: Words) -> Flow:
+    missing, plan, looks = source.analysis.suite.missing, source.plan, source.analysis.looks
+    asked, lacking = missing.n_asked, missing.baseline_only + missing.candidate_only + missing.both
+    planned = sum(task.n_items for task in plan.tasks) * plan.sampling.repeats
+    paired = asked - lacking - missing.left_out
+    tested = sum(row.n_items for row in source.primaries if row.evidence)
+    answered = " · ".join(
+        count(asked - missing.left_out - missing.both - own) for own in (missing.baseline_only, missing.candidate_only)
+    )
+    lost = {
+        "asked": words("flow not asked", n=planned - asked) if looks and planned > asked else "",
+        "answered": words("flow left out", n=missing.left_out) if missing.left_out else "",
+        "paired": words("flow unpaired", n=lacking) if lacking else "",
+        "tested": words("flow other tasks", n=paired - tested) if paired > tested else "",
+    }
+    texts = dict(
+        zip(("planned", *lost), (count(planned), count(asked), answered, count(paired), count(tested)), strict=True)
+    )
+    steps = tuple(Step(title=words(f"flow {name}"), text=text, lost=lost.get(name, "")) for name, text in texts.items())
+    described = "; ".join(f"{step.title}: {step.text}{f' ({step.lost})' if step.lost else ''}" for step in steps)
+    return Flow(steps=steps, description=described)
 
 
 def _policies(source: Source, words: Words) -> Iterator[Block]:

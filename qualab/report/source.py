@@ -57,6 +57,8 @@ class Source:
     signoffs: Sequence[SignOff] = ()
     seal: str = ""
     payoff: Payoff = NOT_MEASURED
+    latencies: Mapping[ArmName, Sequence[float]] = field(default_factory=dict)
+    """Seconds of each answer, by arm; empty where they were not read."""
 
     @property
     def is_after_data(self) -> bool:
@@ -82,6 +84,22 @@ class Source:
     @property
     def primaries(self) -> list[MetricResult]:
         return [row for row in self.analysis.metrics if row.is_primary]
+
+
+WEIGHT = {Verdict.REGRESSION: 0, Verdict.INCONCLUSIVE: 1, Verdict.IMPROVEMENT: 2}
+
+
+def weightiest(source: Source) -> MetricResult | None:
+    """Return the primary metric that decides: of the worst verdict the one whose interval reaches furthest down."""
+    tested = [row for row in source.primaries if row.evidence]
+
+    def weight(row: MetricResult) -> tuple[int, float]:
+        evidence = row.evidence
+        assert evidence is not None
+        low = evidence.equivalence_interval.low if evidence.equivalence_interval else evidence.difference
+        return WEIGHT.get(row.verdict, 3), low / (row.margin or source.plan.rule.margin)
+
+    return min(tested, key=weight, default=None)
 
 
 Number = tuple[float | None, str]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
     from qualab.planning.suite import Planning
 
-SECTIONS = ("metrics", "arms", "missing", "looks", "noise", "acceptance", "verdict")
+SECTIONS = ("metrics", "arms", "configuration", "missing", "looks", "noise", "acceptance", "verdict")
 STYLES = {
     Tone.GOOD: "bold green",
     Tone.BAD: "bold red",
@@ -90,13 +90,14 @@ def print_analysis(
         blocks = (block for block in section.blocks if not isinstance(block, Histogram))
         print_blocks(console, blocks, command=f"qualab show {comparison.id}{under}")
         console.print()
-    console.print(Text.assemble("Verdict: ", (report.verdict.text, STYLES[report.verdict.tone])))
-    print_hanging(console, report.headline)
+    print_blocks(console, (block for own in report.sections if own.id == "verdict" for block in own.blocks))
     for line in audit_lines(analysis.audit, ENGLISH) if analysis.audit else ():
         print_hanging(console, line)
-    print_blocks(console, (block for own in report.sections if own.id == "verdict" for block in own.blocks))
-    if report.gain:
-        print_hanging(console, report.gain, style="bold")
+    console.print()
+    console.print(Text.assemble("Verdict: ", (report.verdict.text, STYLES[report.verdict.tone])))
+    for own in report.box:
+        label = "" if own.id == "verdict" else f"{own.label}: "
+        print_hanging(console, f"{label}{own.text}", style=STYLES[own.tone])
     if source.payoff.advice:
         print_blocks(console, [advice_table(source.payoff.advice, ENGLISH, has_evidence=False)])
     print_hanging(console, report.footer, style="dim")

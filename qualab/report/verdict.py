@@ -79,7 +79,6 @@ def verdict_blocks(source: Source, words: Words) -> Iterator[Block]:
     limits += [words("limits of items")] if analysis.verdict is not Verdict.INVALID else []
     limits += words.reasons(analysis.caveats)
     yield Bullets(title=words("not proven"), items=tuple(filter(None, limits)))
-    yield signoff_line(source, words)
 
 
 def signoff_line(source: Source, words: Words) -> Paragraph:

@@ -18,7 +18,7 @@ from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, ArmName, ComparisonStatus, Verdict
 from qualab.model.registry import ComparisonSummary, address_of, signed_off, urls_of
 from qualab.model.wording import is_one_line
-from qualab.planning.suite import EVERYWHERE, Given, pilot_of
+from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
 from qualab.run.bank import find_banked
@@ -137,13 +137,11 @@ KEY = re.compile(r"[\x21-\x7e]{1,200}")
 MOST_CHARACTERS = 200
 
 
-def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
-    """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
+def planned(context: Context, body: JsonObject, *, by: Actor) -> tuple[ComparisonRequest, Planning]:
+    """Read a request, check that it may be asked, and compute what its items can prove.
 
     Raises as `Context.read_document` and `Planner.planned`, EndpointForbidden, PlanChanged, InvalidValue.
     """
-    if key and not KEY.fullmatch(key):
-        raise InvalidValue.must_be("Idempotency-Key", "1 to 200 printable ASCII characters without spaces")
     request = context.read_document(body)
     _check(context, request)
     frozen = request.frozen.plan if request.frozen else None
@@ -156,6 +154,17 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
     )
     if frozen:
         check_frozen(frozen, replace(planning.plan, assumptions=assumed))
+    return request, planning
+
+
+def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
+    """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
+
+    Raises as `planned`, and InvalidValue for margins that these items cannot prove.
+    """
+    if key and not KEY.fullmatch(key):
+        raise InvalidValue.must_be("Idempotency-Key", "1 to 200 printable ASCII characters without spaces")
+    request, planning = planned(context, body, by=by)
     if planning.unproven and not request.accept_underpowered:
         raise InvalidValue(
             "These items cannot prove the plan's margins",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, get_args
@@ -43,6 +44,7 @@ from qualab.store.webhooks import Webhooks
 T = TypeVar("T")
 _C = comparison.c
 _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
+_ANSWERED = [status for status in AnswerStatus if status.is_answer]
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
@@ -228,6 +230,16 @@ class Store(Queue, Registry, Banks, Webhooks):
         columns = [c[name] for name in ScoredAnswer.__dataclass_fields__ if with_pieces or name != "pieces"]
         order = (c.part, c.arm, c.position)
         return self._stream(comparison_id, sa.select(*columns), rows.scored_of, *order, positions=positions)
+
+    def latencies(self, comparison_id: str) -> Mapping[ArmName, Sequence[float]]:
+        """Read the seconds that each answer took, by arm. Raises ComparisonNotFound."""
+        c = answer.c
+        seconds = {arm: array("d") for arm in ArmName}
+        with self.reading_of(comparison_id) as (connection, key):
+            taken = sa.select(c.arm, c.latency_s).where(c.comparison_key == key, c.status.in_(_ANSWERED))
+            for arm, latency_s in connection.execute(taken):
+                seconds[arm].append(latency_s)
+        return seconds
 
     # scores and outcomes
 

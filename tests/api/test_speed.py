@@ -43,7 +43,7 @@ def test_what_was_not_measured_is_not_found_and_what_was_is_read_and_shown(worki
     for language, gain in (("en", "faster on copying"), ("ko", "배 빠름")):
         page = working.client.get(f"/comparisons/{comparison_id}?lang={language}").text
         assert [part for part in (*PARTS, "capacity") if f'<section id="{part}">' not in page] == []
-        assert re.search(f'<strong class="gain">[^<]*{gain}', page)
+        assert re.search(f'<p class="box-gain">.*{gain}', page)
     assert working.client.get(f"{path}/report").content.startswith(b"%PDF")
 
 

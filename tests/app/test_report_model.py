@@ -16,7 +16,19 @@ from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, O
 from qualab.model.plan import Assumptions, Imported, LookPlan, PinFound, Pinning, PinPart
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason, of
-from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Report, Table, Tone
+from qualab.model.report import (
+    Bullets,
+    Curve,
+    Excerpt,
+    Flow,
+    Forest,
+    Histogram,
+    PairHistogram,
+    Report,
+    Splits,
+    Table,
+    Tone,
+)
 from qualab.model.wording import signed
 from qualab.report.flips import AFTER, BEFORE, extracted
 from qualab.report.model import model_of, report_model
@@ -32,8 +44,8 @@ from tests.render.samples import DRAFTING, TEXTS, report, sample
 from tests.said import english
 from tests.store.samples import filled, make_entry, make_signoff
 
-ORDER = ["verdict", "arms", "forest", "metrics", "power", "noise", "acceptance", "missing", "running", "flips"]
-ORDER += ["signoff", "methods"]
+ORDER = ["forest", "verdict", "arms", "metrics", "power", "noise", "acceptance", "missing", "flips", "signoff"]
+ORDER += ["configuration", "running", "methods"]
 PRIMARY = "gsm8k/exact_match,flexible-extract"
 
 
@@ -137,7 +149,8 @@ def blocks(found: Report, section: str, kind: type) -> Iterator[Any]:
 
 
 EVERYTHING = {
-    "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
+    "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0"),
+    "configuration": (f"sha256:{'a' * 64}", "speculative_config"),
     "power": ("2.00", "5 %"),
     "audit": ("96,204", "534.56", "35 of 60", "+7.20 to +8.40", "τ = 1", "[[<|im_end|>]]", "44.13", "3 of 1,083"),
     "metrics": ("43.2",),
@@ -197,7 +210,7 @@ def test_the_forest_plot_has_every_primary_metric_and_its_band_says_the_margin()
 def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None:
     seen = full().observations[-1]
     other = replace(seen, engine=replace(seen.engine, config={**seen.engine.config, "dtype": "float"}))
-    *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "arms", Table)
+    *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "configuration", Table)
     assert [[cell.text for cell in row.cells] for row in table.rows] == [
         ["dtype", "half", "float", "unexpected: breaks the comparison"],
         ["speculative_config (2 settings)", "none", "ngram, 4 tokens", "the drafter itself"],
@@ -336,7 +349,7 @@ def drafting(*tasks: engines.TaskDrafting) -> Source:
         (bare, "running", "strict", False),
         (full, "acceptance", "thirds:", True),
         (bare, "noise", "No noise floor was measured", True),
-        (bare, "arms", "The engines were not recorded", True),
+        (bare, "configuration", "The engines were not recorded", True),
         (bare, "flips", "No scores are stored", True),
         (lambda: analysed(bare(), treatment=None), "acceptance", "did not look at the drafter", True),
         (without_tokens, "noise", "the tokenizer of the baseline's engine could not be used", True),
@@ -487,3 +500,31 @@ def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> N
     assert (list(blocks(found, "signoff", Table)), "김하나" in said(found, "signoff")) == ([], False)
     assert list(blocks(report(), "signoff", Table)), "under its own plan"
     assert "after the data" not in said(report(), "verdict")
+
+
+@pytest.mark.parametrize("language", Language)
+def test_pictures_show_the_way_of_the_items_what_changed_the_power_and_how_long_answers_took(
+    language: Language,
+) -> None:
+    seconds = {ArmName.BASELINE: (0.1, 0.15, 3.0), ArmName.CANDIDATE: (0.1, 0.3, 600.0)}
+    source = replace(full(), latencies=seconds)
+    found, missing = model(source, language), source.analysis.suite.missing
+    (flow,) = blocks(found, "missing", Flow)
+    _, asked, answered, paired, _ = (step.text for step in flow.steps)
+    baseline, candidate = answered.split(" · ")
+    assert asked == f"{missing.n_asked:,}"
+    assert baseline == f"{missing.n_asked - missing.baseline_only - missing.both - missing.left_out:,}"
+    assert candidate == f"{missing.n_asked - missing.candidate_only - missing.both - missing.left_out:,}"
+    lost = missing.baseline_only + missing.candidate_only + missing.both
+    assert paired == f"{missing.n_asked - lost - missing.left_out:,}"
+    (splits,) = blocks(found, "metrics", Splits)
+    rows = {row.task: row.evidence for row in source.analysis.metrics if row.id == PRIMARY}
+    (gsm8k,) = (row for row in splits.rows if row.label == "gsm8k")
+    assert (gsm8k.loss, gsm8k.gain) == (rows["gsm8k"].losses / 79, rows["gsm8k"].gains / 79)
+    (curve,) = blocks(found, "power", Curve)
+    assert (curve.here[0], curve.target) == (32.0, 0.8)
+    assert curve.points[-1][1] > curve.here[1]
+    (latency,) = blocks(found, "arms", PairHistogram)
+    edges = dict(zip(latency.edges, zip(*latency.counts, strict=True), strict=True))
+    assert (edges["0.1"], edges["2"], edges["500"], edges["0.2"]) == ((2, 1), (1, 0), (0, 1), (0, 1))
+    assert not list(blocks(model(full(), language), "arms", PairHistogram)), "latencies were not read"

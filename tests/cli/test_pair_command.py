@@ -206,7 +206,7 @@ def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab:
     assert said[0].startswith("Arm by arm: the candidate is asked after the baseline")
     printed = " ".join(done.out.split())
     assert "- Arm by arm: the candidate is asked after the baseline" in printed
-    assert "the arms were asked one after the other" in printed.partition("Sign-off: no (")[2]
+    assert "the arms were asked one after the other" in printed.partition("Ship: Do not ship yet: ")[2]
     assert fake.living == []
     shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["sequential"] is True

@@ -50,7 +50,7 @@ def test_a_pinned_pair_is_verified_and_shown_with_what_keeps_it_from_sign_off(
         "demo_arithmetic/exact_match,flexible-extract: both arms are at 0, as a broken scorer or filter would have them"
     )
     obstacles = ["the verdict is INCONCLUSIVE", doubt, "limited to 3 items a task"]
-    assert f"Sign-off: no ({'; '.join(obstacles)})" in " ".join(done.out.split())
+    assert f"Ship: Do not ship yet: {'; '.join(obstacles)}." in " ".join(done.out.split())
     shown = qualab.json("show", done.comparison_id)
     assert shown["comparison"]["plan"]["pins"] == {"image": IMAGE, "revision": COMMIT, "checkpoint_hash": ""}
     assert shown["analysis"]["pinning"]["is_pinned"] is True

@@ -9,8 +9,22 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from qualab.model.report import Bar, Cell, Forest, ForestRow, Histogram, PairBar, PairBars, Tone
-from qualab.report.charts import draw
+from qualab.model.report import (
+    Bar,
+    Cell,
+    Chart,
+    Flow,
+    Forest,
+    ForestRow,
+    Histogram,
+    PairBar,
+    PairBars,
+    Split,
+    Splits,
+    Step,
+    Tone,
+)
+from qualab.report.charts import COLOURS, INK, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 OPEN = Cell(text="INCONCLUSIVE", tone=Tone.OPEN)
@@ -37,14 +51,13 @@ FASTER = PairBar(
     ratio=Cell(text="×2.20", tone=Tone.GOOD),
 )
 PAIRS = PairBars(rows=(FASTER,), names=("baseline", "candidate"), axis="tokens a second", description="copying: ×2.20")
-Drawn = Forest | Histogram | PairBars
 
 
-def parsed(chart: Drawn) -> ET.Element:
+def parsed(chart: Chart) -> ET.Element:
     return ET.fromstring(draw(chart))
 
 
-def texts(chart: Drawn) -> list[str]:
+def texts(chart: Chart) -> list[str]:
     return ["".join(one.itertext()) for one in parsed(chart).iter(f"{SVG}text")]
 
 
@@ -62,7 +75,7 @@ HISTOGRAM_TEXTS = ("gsm8k: 10 rounds", "50.0 %", "25.0 %", "accepted", "share (%
     [(FOREST, (*FOREST_TEXTS, "better →")), (HISTOGRAM, HISTOGRAM_TEXTS), (PAIRS, PAIRS_TEXTS)],
     ids=["forest", "bars", "pairs"],
 )
-def test_a_chart_says_its_numbers_and_its_axes(chart: Drawn, expected: tuple[str, ...]) -> None:
+def test_a_chart_says_its_numbers_and_its_axes(chart: Chart, expected: tuple[str, ...]) -> None:
     assert [text for text in expected if text not in texts(chart)] == []
     assert parsed(chart).get("aria-label") == chart.description
 
@@ -114,3 +127,41 @@ def test_bars_of_a_pair_are_as_long_as_their_values_and_only_known_ones_are_draw
     assert draw(PAIRS).count('class="spread"') == 3  # the baseline's whisker and its ends
     alone = replace(PAIRS, rows=(replace(FASTER, values=(20.0, None), ranges=(None, None)),))
     assert (list(widths(alone)), 'class="spread"' in draw(alone)) == (["bar nothing"], False)
+
+
+FLOW = Flow(
+    steps=(Step(title="asked", text="500"), Step(title="paired", text="497", lost="3 without an <answer>")),
+    description="asked 500; paired 497",
+)
+SPLITS = Splits(
+    rows=(
+        Split(label="gsm8k", loss=0.02, gain=0.01, text="−2 / +1 of 100"),
+        Split(label="b", loss=0, gain=0, text="0"),
+    ),
+    axis="share",
+    left="lost",
+    right="gained",
+    description="gsm8k: −2 / +1 of 100",
+)
+
+
+def test_a_flow_names_each_step_and_what_did_not_reach_it() -> None:
+    assert texts(FLOW) == ["asked", "500", "paired", "497", "3 without an <answer>"]
+    assert len(list(parsed(FLOW).iter(f"{SVG}polygon"))) == 1
+
+
+def test_losses_lie_left_of_zero_and_gains_right_told_apart_without_colour() -> None:
+    bars = [one for one in parsed(SPLITS).iter(f"{SVG}rect") if "tone" in one.get("class", "")]
+    (loss, gain), (zero,) = bars, [float(x) for x in re.findall(r'x1="([\d.]+)" y1="22.0"', draw(SPLITS))]
+    assert float(loss.get("x", 0)) + float(loss.get("width", 0)) == pytest.approx(zero, abs=0.15)
+    assert float(gain.get("x", 0)) == pytest.approx(zero, abs=0.15)
+    assert float(loss.get("width", 0)) == pytest.approx(2 * float(gain.get("width", 0)), abs=0.2)
+    assert ("full" in loss.get("class", ""), "hollow" in gain.get("class", "")) == (True, True)
+    assert {"gsm8k", "−2 / +1 of 100", "← lost", "gained →", "share"} <= set(texts(SPLITS))
+
+
+@pytest.mark.parametrize("chart", [FOREST, HISTOGRAM, PAIRS, FLOW, SPLITS])
+def test_a_grey_chart_has_no_colour_and_the_same_texts(chart: Chart) -> None:
+    grey = draw(chart, is_grey=True)
+    assert [colour for colour in (*COLOURS.values(), INK) if colour in grey] == []
+    assert ["".join(one.itertext()) for one in ET.fromstring(grey).iter(f"{SVG}text")] == texts(chart)

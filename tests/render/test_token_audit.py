@@ -184,7 +184,7 @@ def test_a_terminal_has_three_lines_of_it_and_no_line_is_too_long(audit: Audit) 
     console = Console(width=80, record=True, file=io.StringIO())
     own = source(audit)
     print_analysis(console, own.comparison, own.analysis)
-    *_, verdict = console.export_text().partition("\nVerdict: ")
+    *_, verdict = console.export_text().partition("\nWhy")
     assert max(map(len, verdict.splitlines())) <= 80
     counted = [line for line in verdict.splitlines() if line.startswith(("Greedy: ", "Sampled: ", "Model's choice "))]
     assert len(counted) == bool(audit.foreign) + 2 * bool(audit.sampled)

@@ -21,8 +21,8 @@ from qualab.errors import QualabError, StoreError
 from qualab.model.names import ComparisonStatus
 from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
-from qualab.service.api import pages, routes
-from qualab.service.api.answers import RETRY_AFTER_S, answer_problem
+from qualab.service.api import controls, pages, routes
+from qualab.service.api.answers import RETRY_AFTER_S
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
 from qualab.service.api.state import EventStreams, Polls, Reader, State
@@ -134,10 +134,10 @@ def create_app(
     app.state.qualab = state
     app.state.collectors = CollectorRegistry()
     app.state.collectors.register(StateCollector(state))
-    for each in (router, routes.router, pages.router):
+    for each in (router, routes.router, pages.router, controls.router):
         app.router.routes += each.routes  # `include_router` would match every request twice
     for kind in (QualabError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, answer_problem)
+        app.add_exception_handler(kind, pages.answer_page_or_problem)
     app.add_middleware(RequestMiddleware, settings=settings, registry=app.state.collectors)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

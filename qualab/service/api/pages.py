@@ -25,19 +25,21 @@ from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
 from qualab.model.engine import AuditSeen, last_seen
 from qualab.model.items import Change, OutcomeFilter
-from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
+from qualab.model.names import UNDER_WAY, ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.model.registry import encode_cursor
+from qualab.model.registry import Scope, encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
-from qualab.model.wording import count, percent, pp, proven, share, visible_text
-from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
+from qualab.model.wording import count, proven, share, visible_text
+from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items
 from qualab.report.group import group_table, group_title, ranked_group, speed_tables
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
+from qualab.report.planning import power_curve
 from qualab.report.source import verdict_cell
 from qualab.report.words import Words
+from qualab.run.sign import analysed, newest_seal, signoff_obstacles
 from qualab.service.api import item_page
-from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
+from qualab.service.api.answers import RETRY_AFTER_S, answer_problem, encoded, etag_of, problem_of, retry_after, tagged
 from qualab.service.api.routes import ComparisonQuery, ItemQuery
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
@@ -159,6 +161,12 @@ def error_page(request: Request, error: Exception) -> Response:
     return shown
 
 
+async def answer_page_or_problem(request: Request, error: Exception) -> Response:
+    """Answer an error outside the routes of pages: a browser with a page, others with a problem."""
+    is_browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1")
+    return error_page(request, error) if is_browser else await answer_problem(request, error)
+
+
 class Form(BaseModel):
     """The fields of a form; an empty one counts as absent."""
 
@@ -208,6 +216,7 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
         is_live=not all(summary.has_ended for summary in comparisons.entries),
         form=form,
         statuses=tuple(ComparisonStatus),
+        may_start=call.token.scope.allows(Scope.RUN),
         verdicts=[verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED],
     )
 
@@ -240,36 +249,63 @@ def pace_text(progress: Progress, words: Wording) -> str:
 @router.get("/comparisons/{comparison_id}")
 async def comparison(call: Reader, comparison_id: str) -> Response:
     """Show a comparison."""
+    return await call.slowly(partial(comparison_page, call, comparison_id))
 
-    def job() -> Response:
-        words, store = words_of(call.request), call.context.store
-        summary = store.summary(comparison_id)
-        error, trouble, report, worst = summary.error, None, None, []
-        if summary.stop_reason:
-            why, code = words.reason(summary.stop_reason), error.get("code", RunStopped.code)
-            trouble = replace(words.notice(code, why, error.get("hint", "")), language=words.language)
-        elif error.get("message"):
-            trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
-        if summary.verdict is not None:
-            report = report_model(store, summary.id, words.language)
-            on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen
-            report, worst = replace(report, sections=on_screen), item_page.worst_tokens(store, summary.id, words)
-        return page(
-            call.request,
-            "comparison",
-            summary=summary,
-            is_live=not summary.has_ended,
-            trouble=trouble,
-            report=report,
-            worst=worst,
-            has_items=summary.status is ComparisonStatus.FINISHED and summary.n_items > 0,
-            group=store.get(summary.id).plan.group if summary.plan_hash else None,
-            webhook=store.webhook(summary.id) if summary.is_requested else None,
-            signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
-            statuses={status: words(f"status {status}") for status in ComparisonStatus},
-        )
 
-    return await call.slowly(job)
+RESUMABLE = (
+    ComparisonStatus.CANCELLED,
+    ComparisonStatus.FAILED,
+    ComparisonStatus.INTERRUPTED,
+    ComparisonStatus.STOPPED,
+)
+
+
+def comparison_page(
+    call: Call, comparison_id: str, *, refused: QualabError | None = None, fields: Mapping[str, str] | None = None
+) -> Response:
+    """Draw a comparison's page; where a sign-off was refused with why, and with what was typed."""
+    words, store, scope = words_of(call.request), call.context.store, call.token.scope
+    summary = store.summary(comparison_id)
+    error, trouble, report, worst, seal, is_open, n_lost = summary.error, None, None, [], "", False, 0
+    if summary.stop_reason:
+        why, code = words.reason(summary.stop_reason), error.get("code", RunStopped.code)
+        trouble = replace(words.notice(code, why, error.get("hint", "")), language=words.language)
+    elif error.get("message"):
+        trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
+    if summary.verdict is not None:
+        report = report_model(store, summary.id, words.language)
+        on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen
+        report, worst = replace(report, sections=on_screen), item_page.worst_tokens(store, summary.id, words)
+        own, analysis = analysed(store, summary.id)
+        seal, is_open = newest_seal(store, own), any(signoff_obstacles(analysis, own))
+        missing = analysis.suite.missing
+        n_lost = missing.baseline_only + missing.candidate_only + missing.both
+    problem = problem_of(refused) if refused else None
+    may_run = scope.allows(Scope.RUN) and summary.is_requested
+    return page(
+        call.request,
+        "comparison",
+        status=problem.status if problem else 200,
+        summary=summary,
+        is_live=not summary.has_ended,
+        trouble=trouble,
+        report=report,
+        worst=worst,
+        has_items=summary.status is ComparisonStatus.FINISHED and summary.n_items > 0,
+        group=store.get(summary.id).plan.group if summary.plan_hash else None,
+        webhook=store.webhook(summary.id) if summary.is_requested else None,
+        signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
+        statuses={status: words(f"status {status}") for status in ComparisonStatus},
+        may_cancel=may_run and summary.status in UNDER_WAY,
+        may_resume=may_run and summary.status in RESUMABLE,
+        may_retry=may_run and summary.status is ComparisonStatus.FINISHED and n_lost > 0 and not summary.is_signed_off,
+        may_sign=report is not None and scope.allows(Scope.ADMIN),
+        etag=etag_of(encoded(replace(summary, experiment=store.request(comparison_id)))),
+        seal=seal,
+        needs_override=is_open,
+        refused=words.notice(problem.code, problem.detail, problem.hint) if problem else None,
+        fields=fields or {},
+    )
 
 
 @router.get("/baselines")
@@ -411,9 +447,6 @@ async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
     return page(call.request, "plan", curve=curve, facts=facts, command=command, form=form, objectives=Objective)
 
 
-N_POINTS = 40
-
-
 def power_figures(
     items: int, discordance: float, missing_share: float, rule: DecisionRule, words: Wording
 ) -> tuple[Curve, tuple[Fact, ...], str]:
@@ -422,35 +455,18 @@ def power_figures(
     `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
     """
     missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
-    design: dict[str, Any] = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
-    proves = partial(verdict_power, **design, is_one_sided=is_loss_alone, missing=missing)
-    here = proves(n_items=items, is_guarded=True)
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
     narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
     loss = if_any(lambda: mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power))
+    curve = power_curve(items, discordance, rule, words, missing=missing)
     units, none = words.units, words("no margin")
     figures = {
-        "power here": units(share(here)),
+        "power here": units(share(curve.here[1])),
         "items needed": words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
         "narrowest margin": none if narrowest is None else units(proven(narrowest)),
         "smallest loss": none if loss is None else units(proven(loss)),
     }
     facts = tuple(Fact(label=words(key, n=n), text=text) for key, text in figures.items())
-    most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
-    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
-    aim, reached = units(percent(rule.power)), units(share(here))
-    needs = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
-    assumed = {"discordance": units(percent(discordance)), "margin": units(pp(rule.margin))}
-    curve = Curve(
-        points=((0.0, 0.0), *((float(k), here if k == items else proves(n_items=k, is_guarded=False)) for k in places)),
-        here=(float(items), here),
-        target=rule.power,
-        axis=words("curve axis"),
-        vertical_axis=words("curve vertical"),
-        here_text=words("curve here", n=n, power=reached),
-        target_text=words("curve target", power=aim),
-        description=words("curve alt", here=reached, n=n, aim=needs, **assumed),
-    )
     command = f"qualab stats power --items {items} --discordance {discordance:g} --margin {rule.margin:g}"
     is_known = not is_loss_alone and not missing_share  # to the command line, which plans equivalence of whole data
     return curve, facts, f"{command} --alpha {rule.alpha:g}" if is_known else ""

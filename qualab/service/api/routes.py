@@ -245,7 +245,7 @@ def read(call: Reader, comparison_id: str) -> Response:
 )
 def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    summary, context = _matching(call, comparison_id, if_match), call.context
+    summary, context = matching(call, comparison_id, if_match), call.context
     context.store.delete(
         comparison_id,
         entry=call.by.entry("comparison.delete", comparison_id),
@@ -258,7 +258,7 @@ def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 @router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonSummary, "Cancelled", 404, 409, 412))
 def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Cancel what is queued or running, of a group all. Everything answered stays, and it can be resumed."""
-    requests.cancel(call.context, _matching(call, comparison_id, if_match), by=call.by)
+    requests.cancel(call.context, matching(call, comparison_id, if_match), by=call.by)
     return answer(call.request, _comparison(call, comparison_id))
 
 
@@ -270,7 +270,7 @@ def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 )
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
     """Resume what was cancelled, stopped or failed, of a group all; only what is missing is asked."""
-    how, summary = validated(ResumeRequest, document), _matching(call, comparison_id, if_match)
+    how, summary = validated(ResumeRequest, document), matching(call, comparison_id, if_match)
     requests.resume(call.context, summary, by=call.by, retry_failed=how.retry_failed)
     return answer(call.request, _comparison(call, comparison_id), 202)
 
@@ -280,7 +280,7 @@ def _comparison(call: Call, comparison_id: str) -> ComparisonSummary:
     return replace(store.summary(comparison_id), experiment=store.request(comparison_id))
 
 
-def _matching(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary:
+def matching(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary:
     """Read what is to be changed. Raises VersionConflict where it is not what If-Match stands for."""
     summary = _comparison(call, comparison_id)
     if if_match not in (None, "*") and etag_of(encoded(summary)) not in TAG.findall(if_match or ""):

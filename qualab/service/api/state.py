@@ -205,7 +205,8 @@ async def recognize(request: Request, scopes: SecurityScopes) -> Call:
     state: State = request.app.state.qualab
     token = None
     header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
-    if cookie is not None and header is None and request.method == "GET":
+    is_page = request.method == "GET" or not request.url.path.startswith("/v1/")  # forms come from our own pages alone
+    if cookie is not None and header is None and is_page:
         with suppress(Unauthenticated):  # another service of this machine may have set it
             token = await state.authenticator.token(cookie, is_local=False)
     if token is None:
