@@ -23,10 +23,10 @@ from qualab.model.canonical import plain
 from qualab.model.comparison import Analysis, SignOff
 from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
 from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
-from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat, Verdict, WebhookState
+from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat, Verdict
 from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
+from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page, Webhook
 from qualab.model.speed import Advice, Capacity, Limits, Payoff, Speed
 from qualab.model.wording import storable_text
 from qualab.report.gate import junit, junit_of_error
@@ -148,19 +148,6 @@ class LimitsDetail:
     capacity: Capacity | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookDetail:
-    """What came of a message on a comparison's end."""
-
-    host: str
-    """The rest of its URL may be secret."""
-    state: WebhookState
-    attempts: int
-    last_at: datetime | None
-    due_at: datetime | None
-    result: str
-
-
 Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end; the operator allows 60, or what he sets")]
 EXIT_CODE = {"Qualab-Exit-Code": {"description": "As `qualab gate` would end", "schema": {"type": "integer"}}}
 
@@ -194,15 +181,15 @@ async def gate(call: Reader, comparison_id: str, wait: Wait = 0.0, lang: Languag
     return answer(call.request, detail, 200, **{"Qualab-Exit-Code": str(detail.exit_code)})
 
 
-@router.get(COMPARISON + "/webhook", tags=["comparisons"], **shows(WebhookDetail, 404))
+@router.get(COMPARISON + "/webhook", tags=["comparisons"], **shows(Webhook, 404))
 def webhook(call: Reader, comparison_id: str) -> Response:
     """Read whether the webhook that was asked for was delivered, and what the last try came to."""
     stored = call.context.store.webhook(call.context.store.summary(comparison_id).id)
     if stored is None:
         hint = "Send webhook: URL with the request for a comparison"
         raise ComparisonNotFound(f"Comparison {comparison_id} has no webhook", hint=hint)
-    own = {name: getattr(stored, name) for name in WebhookDetail.__dataclass_fields__ if name != "host"}
-    return answer(call.request, WebhookDetail(host=urlsplit(stored.url).netloc, **own))
+    parts = urlsplit(stored.url)  # the rest may be secret
+    return answer(call.request, replace(stored, url=f"{parts.scheme}://{parts.netloc}/..."))
 
 
 @router.post(
