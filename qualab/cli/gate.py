@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,21 +14,24 @@ from typing import Annotated
 import typer
 
 from qualab import bootstrap
-from qualab.cli.group import WORST_FIRST
 from qualab.cli.options import Database, duration
-from qualab.cli.output import Format, OutputFormat, complain, exit_code, output_may_fail, print_as, write_file
+from qualab.cli.output import Format, OutputFormat, complain, output_may_fail, print_as, write_file
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
+from qualab.model.names import WORST_FIRST, Language, exit_code
 from qualab.model.ports import Clock
 from qualab.model.report import GateResult
 from qualab.model.wording import line_text
 from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, junit_of_error
+from qualab.report.model import report_model
 from qualab.report.words import ENGLISH, shown
 from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
 from qualab.run.gate import gate as wait
 from qualab.settings import read_secret
 
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
+
+EXISTING = "Name a file in a folder that exists"
 
 
 def gate(
@@ -41,6 +45,7 @@ def gate(
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")] = None,
     markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write a summary here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON here.")] = None,
+    pdf_file: Annotated[Path | None, typer.Option("--pdf", help="Write the report here.")] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
@@ -57,7 +62,7 @@ def gate(
     wait_s = duration(timeout, option="--timeout").total_seconds()
     token, files = _token(token_file), (junit_file, markdown_file, json_file)
 
-    async def waited() -> GateResult:
+    async def waited() -> tuple[GateResult, bytes]:
         async with AsyncExitStack() as stack:
             remote = await stack.enter_async_context(Service(server, token=token)) if server else None
             source: Source = ServedVerdicts(remote) if remote else StoredVerdicts(bootstrap.store_at(db), Clock())
@@ -68,10 +73,13 @@ def gate(
                 f"{own['id']}-{name}" for own in group for name in own["names"] if not result.id.endswith(f"-{name}")
             ]
             results = [result, *[await of(other) for other in others]]
-            return min(results, key=lambda own: WORST_FIRST.index(exit_code(own.verdict)))
+            worst = min(results, key=lambda own: WORST_FIRST.index(exit_code(own.verdict)))
+            return await _reported(worst, source, with_pdf=pdf_file is not None)
 
+    if pdf_file and pdf_file.is_file():  # an earlier gate's
+        pdf_file.unlink()
     try:
-        result = bootstrap.run_async(waited())
+        result, pdf = bootstrap.run_async(waited())
     except QualabError as error:
         if isinstance(error, Unauthenticated) and not token:
             error.hint = NO_TOKEN
@@ -83,9 +91,26 @@ def gate(
         _write(files, xml, markdown, {"verdict": None, "error": about})
         raise
     _write(files, junit(result), gate_markdown(result), result)
+    if pdf_file and pdf:
+        write_file(pdf_file, pdf, hint=EXISTING)
     with output_may_fail():
         print_as(output_format, result, lambda: _print(result))
     raise typer.Exit(exit_code(result.verdict))
+
+
+async def _reported(result: GateResult, source: Source, *, with_pdf: bool) -> tuple[GateResult, bytes]:
+    """Add the report's box, and draw its PDF; what keeps it from being drawn is said, and leaves the verdict."""
+    box, pdf = result.box, b""
+    try:
+        if isinstance(source, StoredVerdicts):
+            report = report_model(source.store, result.id, Language.ENGLISH)
+            box, pdf = report.box, bootstrap.renderer("pdf")(report) if with_pdf else b""
+        else:
+            box = await source.box(result.id)
+            pdf = await source.pdf(result.id) if with_pdf else b""
+    except QualabError as error:
+        complain(f"No report: {error.message}")
+    return replace(result, box=box), pdf
 
 
 def _token(path: Path | None) -> str:
@@ -102,7 +127,7 @@ def _write(files: Sequence[Path | None], xml: bytes, markdown: str, document: ob
     contents: tuple[str | bytes, ...] = (xml, markdown, text)
     for path, content in zip(files, contents, strict=True):
         if path:
-            write_file(path, content, hint="Name a file in a folder that exists")
+            write_file(path, content, hint=EXISTING)
 
 
 def _print(result: GateResult) -> None:

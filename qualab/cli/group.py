@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from qualab import bootstrap
-from qualab.cli.output import Format, complain, exit_code, output_may_fail, print_as
+from qualab.cli.output import Format, complain, output_may_fail, print_as
 from qualab.errors import QualabError
+from qualab.model.names import WORST_FIRST, exit_code
 
 if TYPE_CHECKING:
     from qualab.run.group import GroupResult
     from qualab.run.prepare import Services
     from qualab.store import Store
-
-WORST_FIRST = (1, 5, 4, 2, 3, 0)
-"""Exit codes: a regression outweighs a candidate that could not be asked."""
 
 
 def print_group(store: Store, group_id: str, output_format: Format) -> None:

@@ -17,13 +17,12 @@ from qualab import __version__
 from qualab.cli.output import (
     INTERRUPTED,
     NO_ROOM,
-    UNEXPECTED,
     complain,
-    exit_code,
     keep_meaning,
     say_unwritten,
 )
 from qualab.errors import QualabError
+from qualab.model.names import UNEXPECTED, exit_code
 
 # imports make many objects that live on: looking through them again and again is a fifth of a short command's time
 gc.set_threshold(300_000, 20, 20)

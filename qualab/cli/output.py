@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from io import TextIOWrapper
@@ -20,27 +20,10 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
-from qualab.model.names import Verdict
+from qualab.errors import UsageError
 from qualab.model.wording import visible_text
 
 INTERRUPTED = 130
-UNEXPECTED = 5
-INVALID = 4
-EXIT_CODES: Mapping[Verdict | type[BaseException], int] = {
-    Verdict.EQUIVALENT: 0,
-    Verdict.NON_INFERIOR: 0,
-    Verdict.REGRESSION: 1,
-    Verdict.IMPROVEMENT: 3,
-    Verdict.INCONCLUSIVE: 3,
-    Verdict.NOT_TESTED: 3,
-    Verdict.INVALID: INVALID,
-    UsageError: 2,
-    InsufficientData: 2,
-    PairDiffers: INVALID,
-    InfrastructureError: UNEXPECTED,
-    QualabError: UNEXPECTED,
-}
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNBOUNDED = 160
 """Characters of a line where the output is a file or a pipe."""
@@ -56,12 +39,6 @@ class Format(StrEnum):
 
 
 OutputFormat = Annotated[Format, typer.Option("--format", help="text for people, json for machines.")]
-
-
-def exit_code(outcome: Verdict | QualabError) -> int:
-    """Look up the exit code of a verdict, or of the nearest class of an error."""
-    kinds = (outcome,) if isinstance(outcome, Verdict) else type(outcome).__mro__
-    return next(EXIT_CODES[kind] for kind in kinds if kind in EXIT_CODES)
 
 
 class _LastingOutput(TextIOWrapper):

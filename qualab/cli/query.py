@@ -15,7 +15,6 @@ from qualab.cli.options import ComparisonId, Database, PlanHash, duration, momen
 from qualab.cli.output import (
     Format,
     OutputFormat,
-    exit_code,
     output_may_fail,
     print_as,
     print_json,
@@ -23,7 +22,7 @@ from qualab.cli.output import (
     write_file,
 )
 from qualab.errors import UsageError
-from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
+from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict, exit_code
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison

@@ -18,17 +18,15 @@ from qualab import bootstrap
 from qualab.cli.options import ComparisonId, ExperimentFile, Force, Given, settings_options
 from qualab.cli.output import (
     INTERRUPTED,
-    INVALID,
     Format,
     OutputFormat,
     complain,
-    exit_code,
     output_may_fail,
     print_as,
 )
 from qualab.cli.pair import Managed, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
-from qualab.model.names import ArmName
+from qualab.model.names import INVALID, ArmName, exit_code
 from qualab.settings import OPTIONS, check_given, keys_of, load
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
-"""Limits of what requests may reach: give the service and its workers the same."""
+WEBHOOKS = ("allowed_webhooks", "webhook_secret_file", "public_url")
+"""Limits of what requests may reach: give the service and its workers the same, as of webhooks."""
 SHOWN = ("id", "name", "scope", "created_at", "expires_at", "revoked_at")
 """Parts of a token; never its secret."""
 LOOK_S = 0.2
@@ -41,7 +42,7 @@ token = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
 database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 
-@settings_options("data_dir", "db", "host", "port", *ALLOWED, "allowed_hosts", "token_file")
+@settings_options("data_dir", "db", "host", "port", *ALLOWED, *WEBHOOKS, "allowed_hosts", "token_file")
 def serve(
     worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Run comparisons in this process, too.")] = True,
     *,
@@ -95,7 +96,7 @@ def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | No
         )
 
 
-@settings_options("data_dir", "db", *ALLOWED)
+@settings_options("data_dir", "db", *ALLOWED, *WEBHOOKS)
 def worker(
     concurrency: Annotated[int, typer.Option(min=1, help="Comparisons at once, each in a process of its own.")] = 1,
     *,

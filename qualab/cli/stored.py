@@ -12,11 +12,9 @@ import typer
 from qualab import bootstrap
 from qualab.cli.options import Allow, ComparisonId, Database, Given, finding_codes, local_data, settings_options
 from qualab.cli.output import (
-    INVALID,
     Format,
     OutputFormat,
     complain,
-    exit_code,
     output_may_fail,
     print_as,
     print_json,
@@ -26,7 +24,7 @@ from qualab.cli.output import (
 from qualab.cli.plan import read_frozen
 from qualab.cli.query import end_with_result, print_analysed
 from qualab.errors import UsageError
-from qualab.model.names import ArmName
+from qualab.model.names import INVALID, ArmName, exit_code
 from qualab.settings import RULE_FIELDS, Settings, load
 
 if TYPE_CHECKING:

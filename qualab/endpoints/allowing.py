@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.urls import Address, normalize_url, port_of, resolved
@@ -44,7 +44,7 @@ class Pattern(NamedTuple):
         return fnmatchcase(host, self.name) and (address.is_global or not any(sign in self.name for sign in "*?["))
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str, *, field: str = "allowed_endpoints") -> Pattern:
     """Read an entry of the allow list. Raises InvalidValue."""
     name, port = text.strip().lower(), None
     if match := PORT.fullmatch(name):
@@ -52,7 +52,7 @@ def parse_pattern(text: str) -> Pattern:
     if name.startswith("[") and name.endswith("]"):
         name = name.strip("[]")
     if not name or re.search(r"[\s@?#]|://", name):
-        message = f"allowed_endpoints: '{text}' is not a host, address or network"
+        message = f"{field}: '{text}' is not a host, address or network"
         raise InvalidValue(message, hint="Write it like *.models.svc or 10.0.0.0/8")
     try:
         return Pattern(name, ip_network(name, strict=False), port)
@@ -60,29 +60,33 @@ def parse_pattern(text: str) -> Pattern:
         if "/" not in name:
             return Pattern(name, None, port)
         hint = "Write it like 10.0.0.0/8 or fd00::/8"
-        raise InvalidValue(f"allowed_endpoints: '{text}' is not a network", hint=hint) from None
+        raise InvalidValue(f"{field}: '{text}' is not a network", hint=hint) from None
 
 
 class AllowedEndpoints:
-    """The allow list."""
+    """The allow list; `kind` is what it is of, as its option names it."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [parse_pattern(text) for text in patterns]
+    def __init__(self, patterns: Sequence[str], *, kind: str = "endpoint") -> None:
+        self._kind = kind
+        self._patterns = [parse_pattern(text, field=f"allowed_{kind}s") for text in patterns]
 
     def check(self, url: str) -> tuple[str, ...]:
         """Return the URL's addresses. Raises EndpointForbidden where one is not allowed, InvalidValue."""
-        parts = urlsplit(normalize_url(url))
+        return self.check_host(urlsplit(normalize_url(url)))
+
+    def check_host(self, parts: SplitResult) -> tuple[str, ...]:
+        """Return the addresses of a URL's host. Raises EndpointForbidden where one is not allowed."""
         host, port = (parts.hostname or "").rstrip("."), port_of(parts)
         try:
             addresses = resolved(parts)
         except (OSError, UnicodeError) as exc:
-            raise EndpointForbidden(f"The endpoint's host {host} has no address", hint="Check the URL") from exc
+            raise EndpointForbidden(f"The {self._kind}'s host {host} has no address", hint="Check the URL") from exc
         patterns = [pattern for pattern in self._patterns if pattern.port in (None, port)]
         for address in addresses:
             if not any(pattern.allows(host, address) for pattern in patterns):
                 raise EndpointForbidden(
                     f"The service may not call {parts.scheme}://{host}:{port}: {_kind(address)} is not on its list",
-                    hint="Its operator names what may be called: qualab serve --allow-endpoint HOST, or a network",
+                    hint=f"Its operator names what may be called: qualab serve --allow-{self._kind} HOST, or a network",
                 )
         return tuple(dict.fromkeys(map(str, addresses)))
 
@@ -95,15 +99,15 @@ def allowed_opening(allowed: AllowedEndpoints) -> Callable[..., AbstractAsyncCon
         url: str, *, policy: RequestPolicy, key: str | None, slots: asyncio.Semaphore | None = None
     ) -> AsyncIterator[HttpEndpoint]:
         addresses = await asyncio.to_thread(allowed.check, url)
-        address = await _reachable(addresses, port_of(urlsplit(normalize_url(url))))
+        address = await reachable(addresses, port_of(urlsplit(normalize_url(url))))
         async with HttpEndpoint(url, policy=policy, key=key, address=address, slots=slots) as endpoint:
             yield endpoint
 
     return opened
 
 
-async def _reachable(addresses: Sequence[str], port: int) -> str:
-    # the first that takes a connection; the first of all where none does
+async def reachable(addresses: Sequence[str], port: int) -> str:
+    """Return the first that takes a connection; the first of all where none does."""
     for address in addresses if len(addresses) > 1 else ():
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Self
 
-from qualab.endpoints.transport import Failure, Transport
+from qualab.endpoints.transport import Exchange, Failure, Transport
 from qualab.endpoints.urls import normalize_url
-from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InfrastructureError, error_class
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InfrastructureError, QualabError, error_class
 from qualab.model.items import JsonObject
 
-TIMEOUT_S = 30.0
+TIMEOUT_S, DRAWING_TIMEOUT_S = 30.0, 120.0
 
 
 class Service:
@@ -28,19 +28,32 @@ class Service:
 
     async def get(self, path: str) -> JsonObject:
         """Get a JSON object. Raises what the server names as its error; EndpointUnreachable, EndpointMisconfigured."""
+        exchange = await self._send(path, TIMEOUT_S)
+        if content := exchange.object():
+            return content
+        raise self._error(exchange)
+
+    async def download(self, path: str) -> bytes:
+        """Get a file that takes time to draw. Raises as `get`."""
+        exchange = await self._send(path, DRAWING_TIMEOUT_S)
+        if exchange.status == 200:
+            return exchange.body
+        raise self._error(exchange)
+
+    async def _send(self, path: str, timeout_s: float) -> Exchange:
         try:
-            exchange = await self._transport.send("GET", f"{self._base}{path}")
+            return await self._transport.send("GET", f"{self._base}{path}", timeout_s=timeout_s)
         except Failure as exc:
             message = f"The service at {self._base} cannot be reached: {exc.message}"
             raise EndpointUnreachable(message, hint=exc.hint) from None
+
+    def _error(self, exchange: Exchange) -> QualabError:
         status, content = exchange.status, exchange.json()
         content = content if isinstance(content, dict) else {}
-        if status == 200 and content:
-            return content
         if "code" in content:
             kind = error_class(str(content["code"]), InfrastructureError if status >= 500 else EndpointMisconfigured)
-            raise kind(str(content.get("detail") or content.get("title")), hint=str(content.get("hint", "")))
+            return kind(str(content.get("detail") or content.get("title")), hint=str(content.get("hint", "")))
         if status >= 500:
-            raise EndpointUnreachable(f"The service at {self._base} answers HTTP {status}", hint="See its log")
+            return EndpointUnreachable(f"The service at {self._base} answers HTTP {status}", hint="See its log")
         hint = "Name a server of `qualab serve`, as http://qualab.internal:8080"
-        raise EndpointMisconfigured(f"{self._base} is not a qualab service: HTTP {status}", hint=hint)
+        return EndpointMisconfigured(f"{self._base} is not a qualab service: HTTP {status}", hint=hint)

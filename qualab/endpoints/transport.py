@@ -10,7 +10,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -122,10 +122,18 @@ class Transport:
         await self._client.close()
 
     async def send(
-        self, method: str, url: str, *, body: bytes | None = None, timeout_s: float | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Exchange:
         """Send one request; the deadline (the client's, or `timeout_s`) covers headers and body. Raises Failure."""
         request = self._client.request(method, self._parsed(url))
+        if headers:
+            request = request.headers(headers)
         if body is not None:
             request = request.body_bytes(body)
         if timeout_s is not None:

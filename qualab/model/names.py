@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
 
 
 class ArmName(StrEnum):
@@ -94,6 +97,31 @@ class Verdict(StrEnum):
     NOT_TESTED = "NOT_TESTED"
 
 
+INVALID, UNEXPECTED = 4, 5
+EXIT_CODES: Mapping[Verdict | type[BaseException], int] = {
+    Verdict.EQUIVALENT: 0,
+    Verdict.NON_INFERIOR: 0,
+    Verdict.REGRESSION: 1,
+    Verdict.IMPROVEMENT: 3,
+    Verdict.INCONCLUSIVE: 3,
+    Verdict.NOT_TESTED: 3,
+    Verdict.INVALID: INVALID,
+    UsageError: 2,
+    InsufficientData: 2,
+    PairDiffers: INVALID,
+    InfrastructureError: UNEXPECTED,
+    QualabError: UNEXPECTED,
+}
+WORST_FIRST = (1, 5, 4, 2, 3, 0)
+"""Exit codes: a regression outweighs a candidate that could not be asked."""
+
+
+def exit_code(outcome: Verdict | QualabError) -> int:
+    """Look up the exit code of a verdict, or of the nearest class of an error."""
+    kinds = (outcome,) if isinstance(outcome, Verdict) else type(outcome).__mro__
+    return next(EXIT_CODES[kind] for kind in kinds if kind in EXIT_CODES)
+
+
 class Objective(StrEnum):
     EQUIVALENCE = "equivalence"
     NON_INFERIORITY = "non_inferiority"
@@ -135,6 +163,13 @@ class MissingPolicy(StrEnum):
     WRONG = "missing counted as wrong"
     AGAINST_CANDIDATE = "worst case against the candidate"
     AGAINST_BASELINE = "worst case against the baseline"
+
+
+class WebhookState(StrEnum):
+    WAITING = "waiting"
+    """For the comparison's end, or for the next try."""
+    DELIVERED = "delivered"
+    GIVEN_UP = "given_up"
 
 
 class Language(StrEnum):

@@ -15,7 +15,7 @@ from pydantic import computed_field
 
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
 from qualab.model.items import JsonObject
-from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.names import ComparisonStatus, Verdict, WebhookState
 from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
@@ -120,6 +120,24 @@ class ComparisonSummary:
     def is_requested(self) -> bool:
         """True where workers of the service run it."""
         return bool(self.created_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A message on a comparison's end, and what came of it."""
+
+    comparison_id: str
+    url: str
+    version: int
+    """The comparison's at the end that it tells of; 0 before."""
+    state: WebhookState
+    attempts: int
+    last_at: datetime | None
+    """When it was last sent."""
+    due_at: datetime | None
+    """When it is sent again at the latest; None before the end, and where nothing more is sent."""
+    result: str
+    """What the last try came to."""
 
 
 class ListOrder(StrEnum):

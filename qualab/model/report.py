@@ -340,6 +340,7 @@ class GateResult:
     caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
     audit: Audit | None = None
+    box: tuple[BoxLine, ...] = ()
 
     @property
     def primaries(self) -> tuple[MetricResult, ...]:

@@ -43,7 +43,7 @@ def junit(result: GateResult) -> bytes:
     for name, reasons in (("reason", result.reasons), ("caveat", result.caveats)):
         for reason in reasons:
             Xml.SubElement(properties, "property", name=name, value=_legal(canonical_json(reason)))
-    lines = "\n".join(ENGLISH.reasons((*result.reasons, *result.caveats)))
+    lines = "\n".join((*box_texts(result), *ENGLISH.reasons((*result.reasons, *result.caveats))))
     message = "; ".join(ENGLISH.reasons(result.reasons))
     cases = [_case("comparison", OUTCOMES.get(result.verdict), result.verdict, message, lines)]
     if audit := result.audit:
@@ -93,6 +93,11 @@ def _legal(text: str) -> str:
     return FORBIDDEN.sub("\ufffd", text)
 
 
+def box_texts(result: GateResult) -> tuple[str, ...]:
+    """Write the lines of the report's box, each after its label."""
+    return tuple(f"{line.label}: {line.text}" for line in result.box)
+
+
 def gate_markdown(result: GateResult) -> str:
     """Write a few lines and the report's rows of the metrics that decide or got worse."""
     label = f" ({result.label})" if result.label else ""
@@ -100,7 +105,7 @@ def gate_markdown(result: GateResult) -> str:
     lines = [
         f"### qualab: {result.verdict.value}\n",
         f"Comparison `{result.id}`{escaped(label)} of {escaped(result.model)}, plan `{result.plan_hash[:12]}`\n",
-        *block_lines(Bullets(items=ENGLISH.reasons(result.reasons)), {}),
+        *block_lines(Bullets(items=box_texts(result) or ENGLISH.reasons(result.reasons)), {}),
         "",
         *([f"Token audit: {escaped(audit_sentence(result.audit, ENGLISH))}\n"] if result.audit else []),
         *block_lines(table, {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
 from qualab.model.registry import ComparisonSummary, Page, not_found
-from qualab.model.report import GateResult
+from qualab.model.report import BoxLine, GateResult
 from qualab.report.words import ENGLISH
 from qualab.run.prune import runner_of
 
@@ -83,8 +83,19 @@ class ServedVerdicts:
     async def metrics(self, comparison_id: str) -> Analysis:
         return _read(Analysis, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
+    async def box(self, comparison_id: str) -> tuple[BoxLine, ...]:
+        """Read the report's box; empty from an older server."""
+        try:
+            detail = await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/gate")
+        except EndpointMisconfigured:
+            return ()
+        return _read(tuple[BoxLine, ...], detail.get("box", ()))
 
-def _read(kind: type[T], content: Mapping[str, object]) -> T:
+    async def pdf(self, comparison_id: str) -> bytes:
+        return await self.remote.download(f"/comparisons/{quote(comparison_id, safe='')}/report?format=pdf")
+
+
+def _read(kind: type[T], content: object) -> T:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
@@ -113,7 +124,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
         async with asyncio.timeout(timeout_s):
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
             if state.verdict is None:
-                raise _unfinished(state)
+                raise unfinished(state)
             metrics = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise InfrastructureError(
@@ -121,8 +132,13 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             hint="Give it longer with --timeout; the comparison itself goes on",
             code="gate-timed-out",
         ) from exc
+    return gate_result(state, metrics)
+
+
+def gate_result(state: ComparisonSummary, analysis: Analysis) -> GateResult:
+    """Say what a gate says of a comparison that has its verdict."""
     names = ("plan_hash", "verdict", "reasons", "caveats", "metrics", "audit")
-    shared = {name: getattr(metrics, name) for name in names}
+    shared = {name: getattr(analysis, name) for name in names}
     return GateResult(id=state.id, label=state.label, model=state.model, **shared)
 
 
@@ -155,7 +171,8 @@ async def _patiently(
         await asyncio.sleep(poll_s)
 
 
-def _unfinished(state: ComparisonSummary) -> QualabError:
+def unfinished(state: ComparisonSummary) -> QualabError:
+    """Say why a comparison that has ended has no verdict."""
     if state.error:
         code, message, hint = (state.error.get(name, "") for name in ("code", "message", "hint"))
         kind = error_class(code, RunStopped)

@@ -18,6 +18,7 @@ from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
 from qualab.service.access import ReferencedSecrets, lies_in
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
+from qualab.service.webhooks import WebhookSender
 from qualab.settings import (
     FIELDS,
     KEY_FIELDS,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 
-ACCEPT, EXCLUSIVE = "accept_underpowered", "exclusive"
+ACCEPT, EXCLUSIVE, WEBHOOK = "accept_underpowered", "exclusive", "webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class ComparisonRequest:
     accept_underpowered: bool
     is_exclusive: bool
     """True where no other comparison may use its hosts meanwhile."""
+    webhook: str
+    """URL to tell of the end; empty where nobody is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class Context:
     allowed: AllowedEndpoints
     secrets: ReferencedSecrets
     planner: Planner
+    webhooks: WebhookSender
 
     @property
     def store(self) -> Store:
@@ -81,13 +85,15 @@ class Context:
             frozen = _plan_in(document, self.settings)
             beside = {name: value for name, value in document.items() if name not in PLAN_PARTS}
             content, document = {**frozen.settings, **beside}, to_document(frozen, {}) | beside
-        _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
+        _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE, WEBHOOK))
         marks = {name: content.get(name, False) for name in (ACCEPT, EXCLUSIVE)}
         for name, value in marks.items():
             if not isinstance(value, bool):
                 raise InvalidValue.must_be(name, "true or false")
+        if not isinstance(webhook := content.get(WEBHOOK, ""), str):
+            raise InvalidValue.must_be(WEBHOOK, "a URL")
         keys = _keys(content, self.secrets)
-        content = {name: content[name] for name in content if name not in (*KEY_FIELDS, *marks)}
+        content = {name: content[name] for name in content if name not in (*KEY_FIELDS, *marks, WEBHOOK)}
         _check_places(content, self.settings)
         own = {"data_dir": str(self.settings.data_dir)} if self.settings.data_dir else {}
         experiment = _loaded(own | content)
@@ -111,6 +117,7 @@ class Context:
             accept_underpowered=marks[ACCEPT],
             is_exclusive=marks[EXCLUSIVE]
             or experiment.speed,  # timing would wait for others in the end, and they for it
+            webhook=webhook,
         )
 
 
@@ -143,6 +150,7 @@ def context_of(services: Services, settings: ServiceSettings) -> Context:
         settings=settings,
         allowed=allowed,
         secrets=secrets,
+        webhooks=WebhookSender(settings),
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s, max_tasks=settings.max_tasks),
     )
 

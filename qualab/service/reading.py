@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import product
 from threading import Lock
@@ -17,14 +18,28 @@ from starlette.concurrency import run_in_threadpool
 
 from qualab.analysis.audit import ArmTokens, scored_parts
 from qualab.analysis.flips import have_outcomes
-from qualab.errors import ComparisonNotFound, StoreError, WrongState
+from qualab.errors import ComparisonNotFound, QualabError, StoreError, WrongState
 from qualab.model.audit import TokenPieces, unpack_ids
-from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
+from qualab.model.canonical import body_hash, canonical_json, encode_body, plain, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
-from qualab.model.names import AnswerStatus, ArmName, AuditPart, ComparisonStatus, RequestKind, Verdict
+from qualab.model.names import (
+    UNEXPECTED,
+    WORST_FIRST,
+    AnswerStatus,
+    ArmName,
+    AuditPart,
+    ComparisonStatus,
+    Language,
+    RequestKind,
+    Verdict,
+    exit_code,
+)
 from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary, Page
+from qualab.model.report import BoxLine, GateResult
+from qualab.report.model import report_model
+from qualab.run.gate import gate_result, unfinished
 from qualab.service.context import Context
 
 log = logging.getLogger("qualab.service")
@@ -235,6 +250,70 @@ def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None =
     if analysis is None:
         raise _not_yet(comparison, "not analysed yet")
     return analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDetail:
+    """What `qualab gate` says of a comparison now, and would end with."""
+
+    id: str
+    label: str
+    model: str
+    plan_hash: str
+    status: ComparisonStatus
+    has_ended: bool
+    exit_code: int | None
+    """None while it is under way."""
+    verdict: Verdict | None
+    reasons: tuple[Reason, ...]
+    caveats: tuple[Reason, ...]
+    box: tuple[BoxLine, ...]
+    error: Mapping[str, str]
+    """Code, message and hint where it has ended without a verdict."""
+
+
+def gated(context: Context, comparison_id: str, language: Language) -> tuple[GateDetail, GateResult | QualabError]:
+    """Read what the gate says: the result, or why there is none. Raises ComparisonNotFound."""
+    store, state = context.store, context.store.summary(comparison_id)
+    analysis = store.analysis(comparison_id) if state.verdict else None
+    if analysis:
+        box = report_model(store, comparison_id, language).box
+        result: GateResult | QualabError = replace(gate_result(state, analysis), box=box)
+        code: int | None = exit_code(analysis.verdict)
+    else:
+        result, box = unfinished(state) if state.has_ended else _not_yet(state, "no verdict yet"), ()
+        code = exit_code(result) if state.has_ended else None
+    error = result if isinstance(result, QualabError) and state.has_ended else None
+    detail = GateDetail(
+        **{name: getattr(state, name) for name in ("id", "label", "model", "plan_hash", "status", "has_ended")},
+        exit_code=code,
+        verdict=state.verdict,
+        reasons=analysis.reasons if analysis else (),
+        caveats=analysis.caveats if analysis else (),
+        box=box,
+        error={"code": error.code, "message": error.message, "hint": error.hint} if error else {},
+    )
+    return detail, result
+
+
+def message_of(context: Context, comparison_id: str, *, now: datetime) -> JsonObject:
+    """Write what a webhook tells of an end; of several candidates the worst, as `qualab gate --latest` does.
+
+    Nothing of items or answers is in it.
+    """
+    store, state = context.store, context.store.summary(comparison_id)
+    group = store.get(comparison_id).plan.group if state.plan_hash else None
+    ids = [f"{group.id}-{name}" for name in group.names] if group else [comparison_id]
+    known = store.summaries(ids)
+    each = [gated(context, own, Language.ENGLISH)[0] for own in ids if own in known]
+    codes = {own.id: UNEXPECTED if own.exit_code is None else own.exit_code for own in each}
+    worst = min(each, key=lambda own: WORST_FIRST.index(codes[own.id]))
+    data = {name: getattr(worst, name) for name in ("id", "label", "model", "status", "verdict")}
+    data |= {"exit_code": codes[worst.id], "box": [plain(line) for line in worst.box]}
+    data |= {"error": worst.error.get("code", ""), "url": f"{context.settings.base_url}/comparisons/{worst.id}"}
+    if group:
+        data["candidates"] = [{"id": own.id, "verdict": own.verdict, "exit_code": codes[own.id]} for own in each]
+    return {"type": "comparison.ended", "timestamp": state.finished_at or now, "data": data}
 
 
 def outcomes_of(

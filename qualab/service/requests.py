@@ -189,6 +189,7 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
         is_exclusive=request.is_exclusive,
         key=key,
         body_hash=sha256(canonical_json(body)),
+        webhook_url=request.webhook,
     )
 
 
@@ -201,6 +202,8 @@ def _check(context: Context, request: ComparisonRequest) -> None:
             raise InvalidValue.must_be(
                 name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
             )
+    if request.webhook:
+        context.webhooks.check(request.webhook)
     candidates = [own.candidate for own in experiment.pairs.values()]
     field = "candidates" if experiment.candidates else "candidate"
     for name, text in (("baseline", experiment.baseline), *((field, own) for own in candidates)):

@@ -48,6 +48,15 @@ class ServiceSettings(BaseSettings):
     token_file: Path | None = Field(
         None, description="File with an admin token (`qualab token generate`), beside those of the database."
     )
+    allowed_webhooks: Names = _repeated(
+        "--allow-webhook", "What may be told of a comparison's end: host (with *), address or network."
+    )
+    webhook_secret_file: Path | None = Field(
+        None, description="File with the secret that signs webhooks: whsec_ and 24 to 64 bytes in base64."
+    )
+    webhook_pause_s: float = Field(5.0, gt=0)
+    """Pause after the first try that fails; each is four times as long as the one before, at most six hours."""
+    public_url: str = Field("", description="URL that people reach the service by, for webhooks.")
     may_verify_pins: bool = False
     """Let requests name pods and containers: kubectl and docker look at them with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
@@ -55,6 +64,9 @@ class ServiceSettings(BaseSettings):
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
     burst: int = Field(1_000, ge=1)
     max_streams: int = Field(2_000, ge=1)
+    """Clients that follow comparisons, or wait for their ends."""
+    max_wait_s: float = Field(60.0, ge=0)
+    """How long `?wait` may hold an answer back."""
     poll_s: float = Field(1.0, gt=0)
     """Interval at which a comparison that is followed is read."""
     heartbeat_s: float = Field(15.0, gt=0)
@@ -75,6 +87,10 @@ class ServiceSettings(BaseSettings):
     @property
     def is_loopback(self) -> bool:
         return self.host in LOOPBACK_HOSTS
+
+    @property
+    def base_url(self) -> str:
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
 
     @property
     def heartbeat(self) -> Heartbeat:

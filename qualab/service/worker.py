@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 
+import orjson
+
 from qualab.bootstrap import new_loop
 from qualab.errors import (
     ComparisonBusy,
@@ -28,17 +30,22 @@ from qualab.errors import (
     StoreReadOnly,
 )
 from qualab.harness.process import Harness
-from qualab.model.names import ComparisonStatus
+from qualab.model.names import ComparisonStatus, WebhookState
 from qualab.model.ports import Clock
+from qualab.model.registry import Webhook
+from qualab.report.words import shown
 from qualab.run.group import resume_group, start_group
 from qualab.run.run import resume, start
 from qualab.service.context import Context
+from qualab.service.reading import message_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MOST_FAILURES = 100
 """Failures of the database that one run bears: a quarter of an hour at least."""
 LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
 END_WITHIN_S = 20.0
+MESSAGES_AT_ONCE, MOST_TRIES, LEASE_S, LONGEST_WEBHOOK_PAUSE_S, GONE = 16, 10, 60.0, 6 * 3_600.0, 410
+"""Webhooks: a message whose worker dies while it sends is sent again after the lease; GONE is HTTP's status."""
 FOREVER_S = 365 * 86_400.0
 log = logging.getLogger("qualab.worker")
 
@@ -107,6 +114,34 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
 
 
+async def send_webhooks(context: Context, *, stale_after_s: float) -> None:
+    """Send the messages that are due, a few at once. Raises StoreError."""
+    now = context.services.clock.now()
+    due = context.store.take_webhooks(now=now, stale_after_s=stale_after_s, lease_s=LEASE_S, limit=MESSAGES_AT_ONCE)
+    await asyncio.gather(*(_send(context, webhook, now) for webhook in due))
+
+
+async def _send(context: Context, webhook: Webhook, now: datetime) -> None:
+    message_id = f"{webhook.comparison_id}-{webhook.version}"  # the same for each try
+    try:
+        message = await asyncio.to_thread(message_of, context, webhook.comparison_id, now=now)
+        body = orjson.dumps(shown(message))
+        status, result = await context.webhooks.send(webhook.url, body, message_id=message_id, now=now)
+    except ComparisonNotFound:  # it was deleted just now
+        return
+    except Exception:  # the others' must be sent
+        log.exception("webhook %s failed", message_id)
+        status, result = 0, "qualab failed: see the log"
+    state, due_at = WebhookState.DELIVERED, None
+    if not 200 <= status < 300:
+        is_last = status == GONE or webhook.attempts >= MOST_TRIES
+        pause_s = min(context.settings.webhook_pause_s * 4.0 ** (webhook.attempts - 1), LONGEST_WEBHOOK_PAUSE_S)
+        state = WebhookState.GIVEN_UP if is_last else WebhookState.WAITING
+        due_at = None if is_last else context.services.clock.now() + timedelta(seconds=pause_s)
+        log.warning("webhook %s, try %d: %s", message_id, webhook.attempts, result)
+    context.store.settle_webhook(replace(webhook, state=state, due_at=due_at, result=result))
+
+
 class SharedClock(Clock):
     """A clock that several machines can look at, carried on by this machine's monotonic one until the next look."""
 
@@ -137,7 +172,7 @@ class Worker:
         """The comparison being run, and how to cancel it from another thread."""
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
-        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]
+        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch, self._tell)]
 
     def begin(self) -> None:
         """Send a first heartbeat, then work. Raises StoreError."""
@@ -195,6 +230,15 @@ class Worker:
             except Exception:
                 log.exception("taking a comparison failed")
             self._ended.wait(self._context.settings.queue_poll_s)
+
+    def _tell(self) -> None:
+        while self._context.webhooks.is_on and not self._ended.wait(self._context.settings.queue_poll_s):
+            try:
+                asyncio.run(send_webhooks(self._context, stale_after_s=self._patience_s()))
+            except StoreError as error:
+                log.warning("%s", error.message)
+            except Exception:
+                log.exception("sending webhooks failed")
 
     def _watch(self) -> None:
         while not self._ended.wait(self._services.heartbeat.every_s / 2):

@@ -35,7 +35,7 @@ from qualab.model.reason import Reason
 from qualab.model.registry import Address, AuditEntry, Claim, address_of, busy, not_found, urls_of
 from qualab.store.engine import Sessions, key_of
 from qualab.store.rows import add_entry, insert_new
-from qualab.store.tables import answer, comparison, worker
+from qualab.store.tables import answer, comparison, webhook, worker
 
 MOST_TAKEOVERS = 3
 """Workers that may be lost in a row without one more answer, before the comparison fails."""
@@ -137,6 +137,7 @@ class Queue(Sessions):
         entry: AuditEntry,
         key: str = "",
         body_hash: str = "",
+        webhook_url: str = "",
         **columns: str | bool,
     ) -> str:
         """Queue a comparison, and return its id; with an idempotency key that was used before, that comparison's.
@@ -154,6 +155,9 @@ class Queue(Sessions):
                 if key and (known := _submitted_with(connection, key, body_hash, entry.who)):
                     return known
                 raise StoreError(f"comparison {comparison_id} exists already")
+            if webhook_url:
+                values = {"comparison_key": key_of(connection, comparison_id), "url": webhook_url}
+                connection.execute(insert(webhook), values)
             add_entry(connection, entry)
         return comparison_id
 

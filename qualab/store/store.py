@@ -39,6 +39,7 @@ from qualab.store.tables import (
     score,
     scored_answer,
 )
+from qualab.store.webhooks import Webhooks
 
 T = TypeVar("T")
 _C = comparison.c
@@ -47,7 +48,7 @@ _ANSWERED = [status for status in AnswerStatus if status.is_answer]
 _OBSERVED = {type_.kind: type_ for type_ in get_args(Observation)}
 
 
-class Store(Queue, Registry, Banks):
+class Store(Queue, Registry, Banks, Webhooks):
     """A database's comparisons. Each method is one transaction; threads may share it. Made by `open_store`."""
 
     # comparisons

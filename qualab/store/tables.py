@@ -17,7 +17,7 @@ from qualab.errors import StoreError
 from qualab.model.canonical import plain
 from qualab.model.engine import ObservationKind
 from qualab.model.items import Change
-from qualab.model.names import AnswerStatus, ArmName, AuditPart, ComparisonStatus, RequestKind, Verdict
+from qualab.model.names import AnswerStatus, ArmName, AuditPart, ComparisonStatus, RequestKind, Verdict, WebhookState
 from qualab.model.reason import Reason
 from qualab.model.registry import VERDICTS, Scope
 from qualab.model.wording import storable_text, valid_text
@@ -407,6 +407,20 @@ bank = sa.Table(
     sa.Column("body", PlainText, nullable=False),
 )
 """Banked baselines, each a comparison that cannot be deleted meanwhile. `body` is canonical JSON."""
+
+webhook = sa.Table(
+    "webhook",
+    metadata,
+    _comparison_key(),
+    sa.Column("url", PlainText, nullable=False),
+    sa.Column("state", vocabulary(WebhookState, "state"), nullable=False, default=WebhookState.WAITING),
+    *_required(sa.Integer, "version", "attempts", default=0),
+    sa.Column("last_at", UtcTime),
+    sa.Column("due_at", UtcTime),
+    *_required(PlainText, "result", default=""),
+    sa.PrimaryKeyConstraint("comparison_key"),
+)
+"""Whom to tell of a comparison's end. `version` is the comparison's at the end that the tries are about."""
 
 worker = sa.Table(
     "worker",

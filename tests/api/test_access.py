@@ -42,7 +42,7 @@ def test_who_may_come_from_elsewhere_needs_a_token(make: Make) -> None:
 
 ONE = "/v1/comparisons/{comparison_id}"
 SHOWN = ("verdict", "metrics", "preflight", "acceptance", "plan", "items", "items/{position}", "analyses")
-SHOWN += ("analyses/{plan_hash}", "report", "events", "signoffs", "speed", "limits", "advice")
+SHOWN += ("analyses/{plan_hash}", "report", "events", "signoffs", "speed", "limits", "advice", "gate", "webhook")
 ROUTES = {
     Scope.READ: ["GET /metrics", "POST /v1/plans", "GET /v1/comparisons", f"GET {ONE}", "GET /v1/groups/{group_id}"],
     Scope.RUN: ["POST /v1/comparisons", f"DELETE {ONE}"],

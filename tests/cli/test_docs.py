@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.cli.output import EXIT_CODES
-from qualab.model.names import Verdict
+from qualab.model.names import EXIT_CODES, Verdict
 from tests.cli.conftest import Command, naming
 from tests.cli.test_serve_command import serving
 from tests.scripted_server import MODEL, Script, ScriptedServer

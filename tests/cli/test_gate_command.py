@@ -44,8 +44,12 @@ def test_a_gate_tells_the_verdict_and_writes_what_a_pipeline_shows(
     assert done.code == 0, done.out + done.err
     files = {name: tmp_path / name for name in ("junit.xml", "summary.md", "gate.json")}
     options = zip(("--junit", "--markdown", "--json"), files.values(), strict=True)
-    gate = qualab("gate", "--latest", "--label", "nightly <1>", *(part for option in options for part in option))
+    pdf = tmp_path / "report.pdf"
+    given = [part for option in options for part in option]
+    gate = qualab("gate", "--latest", "--label", "nightly <1>", *given, "--pdf", pdf)
     assert gate.code == 0
+    assert pdf.read_bytes().startswith(b"%PDF-")
+    assert qualab("gate", done.comparison_id, "--pdf", tmp_path / "none" / "report.pdf").code == 2
     assert gate.out.startswith(f"EQUIVALENT: {done.comparison_id} (nightly <1>), plan ")
     suite = Xml.parse(files["junit.xml"]).getroot()[0]
     assert [suite.get(count) for count in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "0"]
@@ -105,8 +109,10 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
     for file in files:
         file.write_text("EQUIVALENT, of an earlier gate")
     written = ("--junit", junit, "--markdown", markdown, "--json", json_file)
-    missing = qualab("gate", "--latest", "--label", "nightly", *written)
+    (tmp_path / "report.pdf").write_text("of an earlier gate")
+    missing = qualab("gate", "--latest", "--label", "nightly", *written, "--pdf", tmp_path / "report.pdf")
     assert missing.code == 2
+    assert not (tmp_path / "report.pdf").exists()
     assert missing.err.startswith("qualab: There is no comparison labelled 'nightly'")
     assert Xml.parse(junit).getroot()[0].find("testcase/error[@type='comparison-not-found']") is not None
     assert markdown.read_text().startswith("### qualab: no verdict\n")

@@ -62,7 +62,9 @@ def test_the_pipelines_are_valid_and_only_an_inconclusive_gate_may_fail() -> Non
         assert GITLAB[name]["artifacts"]["reports"] == {"junit": "qualab-junit.xml"}
         assert GITLAB[name]["artifacts"]["when"] == "always"
     scripts = [step["run"] for job in GITHUB["jobs"].values() for step in job["steps"] if "run" in step]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
+    writing = {name: job["permissions"] for name, job in GITHUB["jobs"].items() if "permissions" in job}
+    assert (GITHUB["permissions"], writing) == ({"contents": "read"}, {"comment": {"pull-requests": "write"}})
     assert not any("${{" in script for script in scripts), "the shell reads an expression's text as a program"
 
 
@@ -113,8 +115,9 @@ def ci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ci]:
 
 
 def outcome(ci: Ci) -> tuple[str, str]:
-    """The verdict as JSON and Markdown have it; JUnit must be there."""
+    """The verdict as JSON and Markdown have it; JUnit and PDF must be there."""
     Xml.parse(ci.folder / "qualab-junit.xml")
+    assert (ci.folder / "qualab-report.pdf").read_bytes().startswith(b"%PDF-")
     summary = (ci.folder / "qualab-summary.md").read_text(encoding="utf-8").splitlines()[0]
     return json.loads((ci.folder / "qualab-gate.json").read_text(encoding="utf-8"))["verdict"], summary
 
@@ -130,14 +133,26 @@ def test_the_gitlab_pipeline_runs(ci: Ci) -> None:
     name, _, comparison = named.partition("=")
     code, said = ci.gitlab("qualab-gate", **{name: comparison})
     assert (code, outcome(ci)) == (0, ("EQUIVALENT", "### qualab: EQUIVALENT")), said
+    job = {"CI_PROJECT_URL": "https://git.example.com/g/p", "CI_JOB_ID": "77"}
+    assert ci.shell("\n".join(GITLAB["qualab-gate"]["after_script"]), **job)[0] == 0
     with ScriptedServer() as forge:
-        forge.answer(reply("", status=201))
         note = {"CI_API_V4_URL": forge.root, "CI_MERGE_REQUEST_IID": "3", "QUALAB_NOTE_TOKEN": "secret"}
-        assert ci.gitlab("qualab-note", **note)[0] == 0
-    (posted,) = forge.seen
-    assert (posted.method, posted.path) == ("POST", "/projects/4/merge_requests/3/notes")
-    assert posted.headers["PRIVATE-TOKEN"] == "secret"
-    assert parse_qs(posted.body.decode())["body"][0].startswith("### qualab: EQUIVALENT\n")
+        first, others = NOTE | {"id": 9}, [NOTE | {"body": "LGTM"}, NOTE | {"system": True}]
+        forge.answer(reply(others), reply([]), reply({}, status=201), reply(others), reply([first]), reply({}))
+        for _ in range(2):
+            assert ci.gitlab("qualab-note", **note)[0] == 0
+    path = "/projects/4/merge_requests/3/notes"
+    assert [(one.method, one.path) for one in forge.seen if one.method != "GET"] == [
+        ("POST", path),
+        ("PUT", f"{path}/9"),
+    ]
+    assert {one.headers["PRIVATE-TOKEN"] for one in forge.seen} == {"secret"}
+    body = parse_qs(forge.seen[-1].body.decode())["body"][0]
+    assert body.startswith("<!-- qualab -->\n### qualab: EQUIVALENT\n")
+    assert "[Report (PDF)](https://git.example.com/g/p/-/jobs/77/artifacts/file/qualab-report.pdf)" in body
+
+
+NOTE = {"id": 1, "body": "<!-- qualab -->\n", "system": False}
 
 
 @pytest.mark.slow
@@ -152,9 +167,27 @@ def test_the_github_workflow_runs_and_warns_of_what_is_inconclusive(ci: Ci) -> N
     assert (code, outcome(ci)[0]) == (0, "INCONCLUSIVE"), said
     assert "::warning title=qualab::Inconclusive" in said
     assert Path(files["GITHUB_STEP_SUMMARY"]).read_text().startswith("### qualab: INCONCLUSIVE\n")
+    (curl_alone,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "gate.md").read_text(), re.DOTALL)
+    assert ci.shell(curl_alone, ID=comparison[1])[0] == 3
+    assert Xml.parse(ci.folder / "junit.xml").find(".//skipped") is not None
+    assert ci.shell(curl_alone, ID="nothing-like-it")[0] == 5
     strict = files | {"QUALAB_ALLOW_INCONCLUSIVE": "false"}
     assert ci.github("gate", QUALAB_COMPARISON=comparison[1], **strict)[0] == 3
+    with ScriptedServer() as forge:
+        by_bot = {"id": 8, "body": "<!-- qualab -->\nold", "user": {"type": "Bot"}}
+        others = [by_bot | {"id": n, "body": "LGTM"} for n in range(99)] + [by_bot | {"user": {"type": "User"}}]
+        forge.answer(reply(others), reply([]), reply({}, status=201), reply(others), reply([by_bot]), reply({}))
+        on = {"GITHUB_API_URL": forge.root, "GITHUB_REPOSITORY": "me/it", "GITHUB_TOKEN": "ghs", "PULL_REQUEST": "3"}
+        for _ in range(2):
+            assert ci.github("comment", QUALAB_FILES="https://files.example.com/1", **on)[0] == 0
+    posted = [(one.method, one.path, json.loads(one.body)["body"]) for one in forge.seen if one.method != "GET"]
+    path = "/repos/me/it/issues"
+    assert [one[:2] for one in posted] == [("POST", f"{path}/3/comments"), ("PATCH", f"{path}/comments/8")]
+    assert {one.headers["Authorization"] for one in forge.seen} == {"Bearer ghs"}
+    assert all(body.startswith("<!-- qualab -->\n### qualab: INCONCLUSIVE\n") for _, _, body in posted)
+    assert "(https://files.example.com/1)" in posted[0][2]
     assert ci.github("gate", QUALAB_COMPARISON="nothing-like-it", **files)[0] == 2
+    assert not (ci.folder / "qualab-report.pdf").exists(), "the report of an earlier gate"
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def fill(store: Store) -> None:
     store.put_analysis(make.analysis(), now=NOW)
     store.put_outcomes("c-1", [make.outcome(0)])
     store.sign_off(make.signoff(), entry=entry)
-    ask_for(store, "c-2")
+    ask_for(store, "c-2", webhook_url="https://ci.example.com/hook")
     store.add_token(make.token(), entry=entry)
     store.see_worker("r", now=NOW)
     store.add_bank(make.bank(), entry=entry)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from qualab import __version__
 from qualab.service.api.answers import MEDIA_TYPE, Problem
-from qualab.service.context import ACCEPT, EXCLUSIVE
+from qualab.service.context import ACCEPT, EXCLUSIVE, WEBHOOK
 from qualab.service.requests import PlanRequest
 from qualab.settings import FIELDS, GROUPS, KEY_FIELDS, RULE_FIELDS, Settings
 
@@ -116,6 +116,8 @@ def request_schemas() -> dict[str, dict[str, Any]]:
         schemas[group] = {"anyOf": [schemas[group], nested]} if group in schemas else nested
     experiment = {name: schemas[name] for name in (*FIELDS, *GROUPS) if name in schemas} | keys
     experiment |= {name: {"type": "boolean", "description": text} for name, text in MARKS.items()}
+    told = "Told of the end, where the operator allows its host"
+    experiment[WEBHOOK] = {"type": "string", "format": "uri", "description": told}
     beside = PlanRequest.model_json_schema(ref_template=f"{REFERENCE}{{model}}")
     return {
         "Experiment": {

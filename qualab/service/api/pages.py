@@ -296,6 +296,7 @@ def comparison_page(
         worst=worst,
         has_items=summary.status is ComparisonStatus.FINISHED and summary.n_items > 0,
         group=store.get(summary.id).plan.group if summary.plan_hash else None,
+        webhook=store.webhook(summary.id) if summary.is_requested else None,
         signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
         statuses={status: words(f"status {status}") for status in ComparisonStatus},
         may_cancel=may_run and summary.status in UNDER_WAY,

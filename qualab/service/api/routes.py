@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import orjson
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from qualab import bootstrap
 from qualab.analysis.drafter import Difference, differences
-from qualab.errors import VersionConflict, WrongState
+from qualab.errors import ComparisonNotFound, QualabError, VersionConflict, WrongState
 from qualab.model.bank import Bank
 from qualab.model.canonical import plain
 from qualab.model.comparison import Analysis, SignOff
@@ -24,9 +26,10 @@ from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat, Verdict
 from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
+from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page, Webhook
 from qualab.model.speed import Advice, Capacity, Limits, Payoff, Speed
 from qualab.model.wording import storable_text
+from qualab.report.gate import junit, junit_of_error
 from qualab.report.group import RankedGroup, ranked_group
 from qualab.report.model import report_model
 from qualab.run.bank import add_bank
@@ -148,13 +151,48 @@ class LimitsDetail:
     capacity: Capacity | None
 
 
+Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end; the operator allows 60, or what he sets")]
+EXIT_CODE = {"Qualab-Exit-Code": {"description": "As `qualab gate` would end", "schema": {"type": "integer"}}}
+
+
 # from a request to its end
 
 
 @router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(ComparisonSummary, 404))
-async def verdict(call: Reader, comparison_id: str) -> Response:
+async def verdict(call: Reader, comparison_id: str, wait: Wait = 0.0) -> Response:
     """Read a comparison without its request, small enough to poll."""
+    await call.state.events.wait(call.request, comparison_id, wait)
     return answer(call.request, await call.state.polls.summary(comparison_id))
+
+
+@router.get(
+    COMPARISON + "/gate",
+    tags=["comparisons"],
+    response_model=reading.GateDetail,
+    responses=problems(404)
+    | {200: {"headers": ETAG | EXIT_CODE}, 304: {"headers": ETAG | EXIT_CODE}}
+    | {202: {"description": "It is under way: ask again", "model": reading.GateDetail, "headers": ETAG}},
+)
+async def gate(call: Reader, comparison_id: str, wait: Wait = 0.0, lang: Language = Language.ENGLISH) -> Response:
+    """Read what `qualab gate` says and ends with, once the comparison has ended."""
+    await call.state.events.wait(call.request, comparison_id, wait)
+    state = await call.state.polls.summary(comparison_id)
+    job = partial(reading.gated, call.context, comparison_id, lang)
+    detail, _ = await (call.slowly(job) if state.has_ended else run_in_threadpool(job))
+    if detail.exit_code is None:
+        return answer(call.request, detail, 202)
+    return answer(call.request, detail, 200, **{"Qualab-Exit-Code": str(detail.exit_code)})
+
+
+@router.get(COMPARISON + "/webhook", tags=["comparisons"], **shows(Webhook, 404))
+def webhook(call: Reader, comparison_id: str) -> Response:
+    """Read whether the webhook that was asked for was delivered, and what the last try came to."""
+    stored = call.context.store.webhook(call.context.store.summary(comparison_id).id)
+    if stored is None:
+        hint = "Send webhook: URL with the request for a comparison"
+        raise ComparisonNotFound(f"Comparison {comparison_id} has no webhook", hint=hint)
+    parts = urlsplit(stored.url)  # the rest may be secret
+    return answer(call.request, replace(stored, url=f"{parts.scheme}://{parts.netloc}/..."))
 
 
 @router.post(
@@ -394,6 +432,7 @@ REPORT_TYPES: Mapping[ReportFormat, str] = {
     ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
     ReportFormat.JSON: "application/json",
 }
+JUNIT = "application/xml"
 SANDBOX = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
 )
@@ -407,7 +446,7 @@ SANDBOX = (
     | {
         200: {
             "description": "The file",
-            "content": {media_type.partition(";")[0]: {} for media_type in REPORT_TYPES.values()},
+            "content": {media_type.partition(";")[0]: {} for media_type in (*REPORT_TYPES.values(), JUNIT)},
             "headers": ETAG,
         },
         304: {"headers": ETAG},
@@ -417,10 +456,12 @@ SANDBOX = (
 async def report(
     call: Reader,
     comparison_id: str,
-    report_format: Annotated[ReportFormat, Query(alias="format")] = ReportFormat.PDF,
+    report_format: Annotated[ReportFormat | Literal["junit"], Query(alias="format")] = ReportFormat.PDF,
     lang: Language = Language.ENGLISH,
 ) -> Response:
-    """Draw the report of an analysed comparison, as `qualab report` writes it."""
+    """Draw the report of an analysed comparison, as `qualab report` writes it; JUnit as `qualab gate` does."""
+    if report_format == "junit":
+        return await call.slowly(partial(_junit, call, comparison_id, lang))
 
     def job() -> bytes:
         reading.analysis_of(call.context, comparison_id)  # raises where there is none yet
@@ -432,6 +473,18 @@ async def report(
         "Content-Security-Policy": SANDBOX,
     }
     return tagged(call.request, await call.slowly(job), headers=headers, media_type=REPORT_TYPES[report_format])
+
+
+def _junit(call: Call, comparison_id: str, lang: Language) -> Response:
+    """Raises WrongState while the comparison is under way."""
+    detail, result = reading.gated(call.context, comparison_id, lang)
+    if isinstance(result, QualabError):
+        if detail.exit_code is None:
+            raise result
+        xml = junit_of_error(comparison_id, code=result.code, message=f"{result.message}. {result.hint}")
+    else:
+        xml = junit(result)
+    return tagged(call.request, xml, headers={"Qualab-Exit-Code": str(detail.exit_code)}, media_type=JUNIT)
 
 
 # sign-off and audit

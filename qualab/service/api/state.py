@@ -49,9 +49,7 @@ class EventStreams:
 
         Raises ComparisonNotFound, StoreError, TooManyRequests.
         """
-        if self.n_clients >= self._settings.max_streams:
-            message = f"{self._settings.max_streams} clients follow events already"
-            raise TooManyRequests(message, hint="Ask for the verdict instead")
+        self._check_room()
         follower = self.follower(comparison_id)
         progress = await follower.latest()
         if progress is None:
@@ -60,6 +58,30 @@ class EventStreams:
             return Response(status_code=204)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return EventSourceResponse(self._messages(follower, last_event_id), headers=headers)
+
+    async def wait(self, request: Request, comparison_id: str, wait_s: float) -> None:
+        """Wait for a comparison's end, at most `wait_s` and what the operator allows; holds no thread.
+
+        Raises ComparisonNotFound, StoreError, TooManyRequests.
+        """
+        until_s = time.monotonic() + min(wait_s, self._settings.max_wait_s)
+        self._check_room()
+        self.n_clients += 1
+        try:
+            while (left_s := until_s - time.monotonic()) > 0.0 and not self._is_closed:
+                progress = await self.follower(comparison_id).latest()
+                if progress is None:
+                    raise not_found(comparison_id)
+                if progress.has_ended or await request.is_disconnected():
+                    return
+                await asyncio.sleep(min(self._settings.poll_s, left_s))
+        finally:
+            self.n_clients -= 1
+
+    def _check_room(self) -> None:
+        if self.n_clients >= self._settings.max_streams:
+            message = f"{self._settings.max_streams} clients follow comparisons already"
+            raise TooManyRequests(message, hint="Ask for the verdict, without wait")
 
     def close(self) -> None:
         self._is_closed = True
