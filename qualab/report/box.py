@@ -23,7 +23,8 @@ def box_lines(source: Source, words: Words) -> tuple[BoxLine, ...]:
     """Say in a few lines what a reader of one page has to know."""
     verdict = words("headline no tasks") if source.has_no_tasks else headline(source, words)
     if source.analysis.verdict is Verdict.INVALID and source.analysis.reasons and not source.is_after_data:
-        verdict = f"{verdict} {words.reason(source.analysis.reasons[0])}."
+        why = words.reason(source.analysis.reasons[0])
+        verdict = f"{verdict} {why[:1].upper()}{why[1:]}."
     texts = {
         "verdict": verdict,
         "size": "" if source.analysis.verdict is Verdict.INVALID else size_line(source, words),
