@@ -89,12 +89,15 @@ def load_command(name: str) -> Any:
     return typer.main.get_group(root).commands[name]
 
 
+WIDEST_HELP = 140
+"""Columns of a help text, where the terminal has as many."""
+
 app = typer.Typer(
     name="qualab",
     help="Does turning a drafter on change what a served model answers? Compares two endpoints item by item.",
     cls=LazyGroup,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
     **SETTINGS,
 )
 

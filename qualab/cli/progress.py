@@ -66,7 +66,7 @@ class TerminalProgress(Progress):
         group = comparison.plan.group
         if group is None or group.id != self.comparison_id:  # a group is gone on with as a whole
             self.comparison_id = comparison.id
-        self._arms = {arm: ArmProgress(total=totals[arm], done=done[arm]) for arm in ArmName if any(totals.values())}
+        self._arms = {arm: ArmProgress(total=total, done=done[arm]) for arm, total in totals.items() if total}
         self._last_line_s = time.monotonic()
         if self._console.is_terminal and self._arms:
             text = TextColumn("{task.fields[text]}")

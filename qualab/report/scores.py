@@ -19,7 +19,7 @@ METRIC_COLUMNS = (
     *("metric", "n", "clusters", "missing", "baseline", "candidate", "difference", "interval"),
     *("p", "adjusted", "unpaired", "gains", "verdict"),
 )
-DISPENSABLE = ("unpaired", "clusters", "n", "gains", "adjusted", "baseline", "candidate", "p", "missing", "interval")
+DISPENSABLE = ("unpaired", "clusters", "gains", "n", "missing", "p", "adjusted", "interval", "baseline", "candidate")
 
 
 def metrics_blocks(source: Source, words: Words) -> Iterator[Block]:

@@ -210,6 +210,9 @@ async def ask_noise(run: Run) -> None:
             random.Random(f"{run.plan.sampling.seed}:noise:{number}").shuffle(order)
             arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency)
             recorder, jobs = _recorder(run), partial(_planned_jobs, run, number=number)
+            run.services.progress.finished()  # of the arms, or the run before
+            counts = {"totals": {ArmName.BASELINE: total}, "done": {ArmName.BASELINE: len(done)}}
+            run.services.progress.started(run.comparison, **counts)
             feeding = feed(order, [arm], lacking({number: done}), jobs=jobs, recorder=recorder)
             await ask_in_step(run, [arm], recorder, feeding)
             await record_replicas(run, {ArmName.BASELINE: endpoint})

@@ -473,12 +473,12 @@ async def _ask_arms(run: Run) -> None:
 
     The status says how that ended. Raises as `ask_all`.
     """
-    store, floor, sampling = run.services.store, run.plan.noise_floor, run.plan.sampling
+    store, sampling = run.services.store, run.plan.sampling
     set_status(run, ComparisonStatus.RUNNING)
     try:
         totals, answered = dict.fromkeys(ArmName, n_requests(run.items, sampling)), store.answered(run.id)
         done = {name: sum(key[0] is name for key in answered) for name in ArmName}
-        for number in range(1, floor.runs + 1) if floor else ():
+        for number in range(1, run.plan.n_baseline_runs):  # the others have a progress of their own
             totals[BASELINE] += n_requests(generations(run.items), sampling)
             done[BASELINE] += len(store.answered(run.id, run=number))
         if run.plan.bank:
