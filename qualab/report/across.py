@@ -143,7 +143,8 @@ def _flips(store: Store, sources: dict[str, Source], titles: dict[str, str], wor
         if alone:
             shown = tuple(f"{task}/{doc_id}" for task, doc_id in alone[:MOST_FLIPS])
             more = (words("across more", n=len(alone) - MOST_FLIPS),) if len(alone) > MOST_FLIPS else ()
-            yield Bullets(title=words("across alone", name=titles[name]), items=(", ".join(shown), *more))
+            yield Paragraph(text=words("across alone", name=titles[name]))
+            yield Bullets(items=(", ".join(shown), *more))
 
 
 def _changes(one: Plan, other: Plan) -> Iterator[tuple[str, str, str]]:

@@ -17,10 +17,8 @@ RUN = "async () => (await axe.run()).violations.map(one => [one.id, one.nodes.ma
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1_200), ("dark", 390)])
 def test_axe_finds_nothing_on_any_page(make_page: Make, site: Site, language: str, scheme: str, width: int) -> None:
-    axe = files(pytest.importorskip("axe_playwright_python")).joinpath("axe.min.js").read_text(encoding="utf-8")
-    looked = make_page(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, locale=language, may_fail=True
-    )
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    looked = make_page(viewport={"width": width, "height": 900}, color_scheme=scheme, locale=language, may_fail=True)
     found = {}
     for name, path in {**paths(site), "unknown": "/nowhere", "baselines": "/baselines"}.items():
         looked.open(path)
