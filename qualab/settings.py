@@ -27,7 +27,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Settin
 
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.items import check_gen_kwargs
-from qualab.model.names import ArmName, CacheState, Objective, Work
+from qualab.model.names import ArmName, CacheState, Objective, Tier, Work
 from qualab.model.plan import (
     AuditPlan,
     DecisionRule,
@@ -263,6 +263,10 @@ class Settings(BaseSettings):
     objective: Objective = Field(
         Objective.EQUIVALENCE, description="What to prove: no change or no loss beyond the margin."
     )
+    policy_file: Path | None = Field(None, description="File with metrics' tiers: critical, supporting, advisory.")
+    critical: Names = ()
+    supporting: Names = ()
+    advisory: Names = ()
     strict: bool = Field(False, description="Call a loss REGRESSION inside the margin too, for a lossless drafter.")
     alpha: float = Field(0.05, ge=SMALLEST_ALPHA, lt=0.5, description="Level of each one-sided test.")
     power: float = Field(0.8, gt=0, le=MOST_POWER, description="Chance of proving the margin to aim at; 0.8 is usual.")
@@ -471,7 +475,7 @@ PLAN_FORMAT = "qualab_plan"
 """The key that makes a file a frozen plan; its experiment stands under "experiment"."""
 PLACE_FIELDS = (
     *("baseline", "candidate", "candidates", "data_dir", "include_path", "tokenizer", "label", "output_path", "db"),
-    *("checkpoint", "pods", "containers"),
+    *("checkpoint", "pods", "containers", "policy_file"),
     *("api_key_file", "baseline_api_key_file", "candidate_api_key_file", "scoring_timeout", "speed_prompts"),
 )
 """Where things are and go: what may differ between runs of one plan."""
@@ -502,6 +506,8 @@ def load(
     """
     from_file = read_experiment(file) if file else checked_experiment(content or {}, where="experiment")
     given = {name: value for name, value in (command_line or {}).items() if value is not None}
+    if policy := given.get("policy_file") or from_file.get("policy_file"):
+        from_file = {**from_file, **read_policy(Path(policy))}
     sources: dict[str, Any] = {"command_line": given, "file": from_file, "environment": environment}
     try:
         return Settings(**sources)
@@ -547,6 +553,20 @@ def read_document(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
+TIERS = tuple(Tier)
+
+
+def read_policy(path: Path) -> dict[str, Any]:
+    """Read a policy file: tiers of metrics, and the widest `margin`. Raises UsageError, UnknownSetting."""
+    content = read_document(path)
+    if odd := [name for name in content if name not in (*TIERS, "margin")]:
+        hint = f"Known: {', '.join((*TIERS, 'margin'))}"
+        raise UnknownSetting(f"{path}: unknown key {odd[0]}", hint=hint)
+    if not content.get("critical"):
+        raise UsageError(f"{path} names no critical metric", hint="Critical metrics decide: name one at least")
+    return content
+
+
 def read_experiment(path: Path) -> dict[str, Any]:
     """Read an experiment file's settings, or a plan file's. Raises UsageError, UnknownSetting."""
     content = read_document(path)
@@ -558,6 +578,7 @@ OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 GROUPS = {
     "pins": {name: name for name in ("image", "revision", "checkpoint")},
     "noise_floor": {"runs": "noise_floor_runs", "concurrency": "noise_floor_concurrency"},
+    "policy": {name.value: name.value for name in Tier},
     "audit": {
         **{name: f"audit_{name}" for name in ("tau", "max_foreign_share", "calibration_margin", "max_tokens")},
         **{"tokens": "audit_tokens", "items": "audit_items"},

@@ -54,7 +54,7 @@ from qualab.model.comparison import (
 )
 from qualab.model.engine import BankSeen, Observation, last_seen, pins_seen
 from qualab.model.items import Item
-from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind, Verdict
+from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind, Tier, Verdict
 from qualab.model.plan import MetricRule, MetricSpec, Pinning, Plan
 from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
@@ -121,6 +121,7 @@ def analyse(
         reasons=(*reasons, *suspect) if verdict is Verdict.INVALID else (*suspect, *reasons),
         caveats=(
             *_caveats(plan, seen),
+            *supporting_losses(rows),
             *(treatment.notes if treatment else ()),
             *replica_caveats(plan, seen, arms),
             *missing_caveats(suite.missing, rows, plan.rule),
@@ -227,12 +228,18 @@ class MetricTable:
     def rows_and_suite(self) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
         plan, n_units, rng = self.plan, self.layout.n_units, self.streams.rng
         metrics = {spec.id: self._metric(spec) for spec in plan.metrics}
-        samples = ((metric.spec, metric.sample) for metric in metrics.values() if not isinstance(metric.sample, Reason))
+        samples = (
+            (metric.spec, metric.sample)
+            for metric in metrics.values()
+            if not isinstance(metric.sample, Reason) and metric.spec.tier is not Tier.ADVISORY
+        )
         representatives = twins(samples)
         family = [
             FamilyMember(spec=metric.spec, sample=metric.complete, evidence=evidence)
             for name, metric in metrics.items()
-            if metric.complete and representatives[name] is metric.spec and (evidence := metric.evidence(self.streams))
+            if metric.complete
+            and representatives.get(name) is metric.spec
+            and (evidence := metric.evidence(self.streams))
         ]
         by_id, n_resamples = adjusted(family, n_units, rng("max-t"))
         if self.looks:
@@ -247,7 +254,10 @@ class MetricTable:
         for name in sorted(metrics, key=lambda name: name in representatives and representatives[name].id != name):
             metric, first = metrics[name], representatives.get(name)
             of_first = by_id.get(first.id) if first else None
-            if first is None or first.id == name:
+            if metric.spec.tier is Tier.ADVISORY:
+                row = self._row(metric, None)
+                rows[name] = replace(row, verdict=Verdict.NOT_TESTED, reason=Reason("advisory"))
+            elif first is None or first.id == name:
                 rows[name] = self._row(metric, of_first)
             elif metrics[first.id].rule == metric.rule:
                 rows[name] = replace(rows[first.id], **self._names(metric.spec), equals=first.id)
@@ -322,7 +332,7 @@ class MetricTable:
 
     def _names(self, spec: MetricSpec) -> dict[str, Any]:
         baseline, candidate = (self.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
-        names = ("id", "task", "kind", "is_primary", "exercises_drafter")
+        names = ("id", "task", "kind", "is_primary", "exercises_drafter", "tier")
         values: dict[str, Any] = {name: getattr(spec, name) for name in names}
         values |= {"metric": spec.key, "chance": self.chances.get(spec.id)}
         return values | {"baseline": baseline, "candidate": candidate}
@@ -352,6 +362,13 @@ class MetricTable:
         has_tipping_point = isinstance(sample, MeanSample) and not proves(None)  # a bootstrap a step takes too long
         tipping = tipping_point(proves, metric.missing.either) if has_tipping_point else None
         return (complete, *policy_results(sample, rule, rng, n_lost=n_lost)), tipping
+
+
+def supporting_losses(rows: Sequence[MetricResult]) -> Iterator[Reason]:
+    """Warn of each supporting metric that got worse."""
+    for row in rows:
+        if row.tier is Tier.SUPPORTING and row.verdict is Verdict.REGRESSION:
+            yield Reason("supporting-worse", {"name": row.id, "reason": row.reason})
 
 
 def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:

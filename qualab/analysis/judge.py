@@ -32,7 +32,7 @@ from qualab.model.comparison import (
     SuiteEvidence,
 )
 from qualab.model.engine import Treatment
-from qualab.model.names import EvidenceKind, MissingPolicy, Objective, Verdict
+from qualab.model.names import EvidenceKind, MissingPolicy, Objective, Tier, Verdict
 from qualab.model.plan import DecisionRule, MetricRule, Plan
 from qualab.model.reason import Reason, of
 
@@ -236,7 +236,7 @@ def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[R
     def weight(row: MetricResult) -> tuple[bool, float]:
         return not row.is_primary, row.evidence.pvalue_adjusted if row.evidence else 0.0
 
-    if losses := [row for row in rows if row.verdict is Verdict.REGRESSION]:
+    if losses := [row for row in rows if row.verdict is Verdict.REGRESSION and row.tier is not Tier.SUPPORTING]:
         return Verdict.REGRESSION, reasons(sorted(losses, key=weight))
     primaries = [row for row in rows if row.is_primary]
     open_rows = [row for row in primaries if row.verdict not in PASSING[objective]]

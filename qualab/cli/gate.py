@@ -25,9 +25,9 @@ from qualab.model.wording import line_text
 from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, junit_of_error
 from qualab.report.model import report_model
 from qualab.report.words import ENGLISH, shown
-from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
+from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts, check_policy
 from qualab.run.gate import gate as wait
-from qualab.settings import read_secret
+from qualab.settings import read_policy, read_secret
 
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 
@@ -46,6 +46,9 @@ def gate(
     markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write a summary here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON here.")] = None,
     pdf_file: Annotated[Path | None, typer.Option("--pdf", help="Write the report here.")] = None,
+    policy_file: Annotated[
+        Path | None, typer.Option(help="Policy whose critical metrics must have decided, within its margin.")
+    ] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
@@ -60,6 +63,7 @@ def gate(
     if not comparison and not (latest and label):
         raise UsageError("No comparison is named", hint="Give its id, or --latest with --label")
     wait_s = duration(timeout, option="--timeout").total_seconds()
+    policy = read_policy(policy_file) if policy_file else None
     token, files = _token(token_file), (junit_file, markdown_file, json_file)
 
     async def waited() -> tuple[GateResult, bytes]:
@@ -73,6 +77,8 @@ def gate(
                 f"{own['id']}-{name}" for own in group for name in own["names"] if not result.id.endswith(f"-{name}")
             ]
             results = [result, *[await of(other) for other in others]]
+            for own in results if policy else ():
+                check_policy(own, policy or {}, where=str(policy_file))
             worst = min(results, key=lambda own: WORST_FIRST.index(exit_code(own.verdict)))
             return await _reported(worst, source, with_pdf=pdf_file is not None)
 

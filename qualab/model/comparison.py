@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from qualab.model.audit import Audit
 from qualab.model.canonical import sha256
@@ -17,6 +20,7 @@ from qualab.model.names import (
     LookDecision,
     MetricKind,
     MissingPolicy,
+    Tier,
     Verdict,
 )
 from qualab.model.plan import Pinning, Plan
@@ -136,6 +140,7 @@ class MetricResult:
     margin: float | None = None
     n_left_out: int = 0
     """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
+    tier: Annotated[Tier | None, Field(exclude_if=lambda tier: tier is None)] = None
     n_lost: int | None = None
     """Pairs without an answer that the worst cases take as lost; None takes all."""
     tipping_point: int | None = None

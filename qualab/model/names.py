@@ -87,6 +87,17 @@ class ComparisonStatus(StrEnum):
 UNDER_WAY = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
 
 
+class Tier(StrEnum):
+    """What a metric's loss does, where a policy says so."""
+
+    CRITICAL = "critical"
+    """Decides the verdict."""
+    SUPPORTING = "supporting"
+    """Is tested with the others; a loss warns."""
+    ADVISORY = "advisory"
+    """Is shown, and not tested."""
+
+
 class Verdict(StrEnum):
     EQUIVALENT = "EQUIVALENT"
     NON_INFERIOR = "NON_INFERIOR"

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import Field
 
 from qualab.errors import InvalidValue
-from qualab.model.names import Api, ArmName, CacheState, MetricKind, Objective, RequestKind, Work
+from qualab.model.names import Api, ArmName, CacheState, MetricKind, Objective, RequestKind, Tier, Work
 from qualab.model.reason import Reason
 
 T = TypeVar("T")
@@ -190,6 +190,8 @@ class MetricSpec:
     exercises_drafter: bool
     higher_is_better: bool = True
     members: tuple[str, ...] = ()
+    tier: Annotated[Tier | None, Field(exclude_if=lambda tier: tier is None)] = None
+    """None where no policy was given: primaries decide, and a loss of any other metric is a REGRESSION too."""
 
     @property
     def key(self) -> str:

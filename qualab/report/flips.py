@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import deciding_metrics
 from qualab.model.report import Block, Excerpt, Fact, Paragraph, Side
 from qualab.model.wording import count, visible_text
-from qualab.report.source import Flip, Flips, Source
+from qualab.report.source import CategoryFlips, Cells, Flip, Flips, Source, table
 from qualab.report.words import Words
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
             gain = (change.candidate - change.baseline) * (1.0 if spec.higher_is_better else -1.0)
             flips.append((gain, change.position, change, spec.id))
     losses = [flip for flip in flips if flip[0] < 0.0]
+    by_category = _by_category(store, comparison.id, flips) if flips else ()
     worst = sorted(losses or flips, key=lambda flip: flip[:2])
     generated = [flip for flip in worst if flip[2].kind is RequestKind.GENERATION]
     by_metric = ([change for *_, change, owner in generated if owner == spec.id] for spec in plan.primaries)
@@ -61,7 +62,57 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
         texts = tuple(details.get(arm, "") for arm in ArmName)
         answered = tuple(both[arm] for arm in ArmName)
         pairs.append(Flip(item=item, change=change, answers=answered, extracted=texts if all(texts) else ()))
-    return Flips(are_losses=bool(losses), n_flips=len(flips), n_worst=len(worst), shown=tuple(pairs))
+    return Flips(
+        are_losses=bool(losses), n_flips=len(flips), n_worst=len(worst), shown=tuple(pairs), by_category=by_category
+    )
+
+
+CATEGORIES = ("category", "subject", "topic", "domain", "instruction_id_list")
+"""Fields of documents that name a category, or several; of "a:b" the part before the colon."""
+MOST_CATEGORIES = 40
+
+
+def _by_category(
+    store: Store, comparison_id: str, flips: Sequence[tuple[float, int, ScoreFlip, str]]
+) -> tuple[CategoryFlips, ...]:
+    """Count flips by the categories that documents name; those with most losses first. A flip counts once an item."""
+    changes: dict[int, float] = {}
+    for gain, position, *_ in flips:
+        changes[position] = min(gain, changes.get(position, gain))
+    counts: dict[tuple[str, str], list[int]] = {}
+    for position, task, text in store.documents(comparison_id):
+        if not any(f'"{name}"' in text for name in CATEGORIES):
+            continue
+        doc = json.loads(text)
+        value = next((doc[name] for name in CATEGORIES if isinstance(doc, dict) and doc.get(name)), ())
+        named = [value] if isinstance(value, str) else value if isinstance(value, list) else ()
+        for category in {str(own).partition(":")[0] for own in named}:
+            own = counts.setdefault((task, category), [0, 0, 0])
+            change = changes.get(position, 0.0)
+            own[0], own[1], own[2] = own[0] + 1, own[1] + (change < 0.0), own[2] + (change > 0.0)
+    rows = (
+        CategoryFlips(task=task, category=category, n_items=n, losses=losses, gains=gains)
+        for (task, category), (n, losses, gains) in counts.items()
+        if losses or gains
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.losses, -row.gains, row.task, row.category)))
+
+
+def category_blocks(flips: Flips, words: Words) -> Iterator[Block]:
+    """Show flips by task and category, where documents name one."""
+    if flips.by_category:
+        rows: list[Cells] = [
+            {
+                "task": own.task,
+                "category": visible_text(own.category),
+                "items": (own.n_items, "count"),
+                "losses": (own.losses, "count"),
+                "gained": (own.gains, "count"),
+            }
+            for own in flips.by_category[:MOST_CATEGORIES]
+        ]
+        yield Paragraph(text=words("categories how"), is_muted=True)
+        yield table(words, tuple(rows[0]), rows, n_texts=2, legends={})
 
 
 def extracted(detail: tuple[Any, ...] | None) -> str:
@@ -79,8 +130,10 @@ def flips_blocks(source: Source, words: Words) -> Iterator[Block]:
     if flips is None or not flips.n_flips:
         yield Paragraph(text=words("no scores" if flips is None else "no flips"))
     elif not flips.shown:
+        yield from category_blocks(flips, words)
         yield Paragraph(text=words("no texts"))
     else:
+        yield from category_blocks(flips, words)
         key = "flips how" if flips.are_losses else "gains how"
         yield Paragraph(text=words(key, n=len(flips.shown), total=flips.n_worst))
         yield from (_excerpt(flip, words) for flip in flips.shown)

@@ -16,10 +16,22 @@ from qualab.report.source import Cells, Source, table, verdict_cell, weightiest
 from qualab.report.words import Words
 
 METRIC_COLUMNS = (
-    *("metric", "n", "clusters", "missing", "baseline", "candidate", "difference", "interval"),
+    *("metric", "tier", "n", "clusters", "missing", "baseline", "candidate", "difference", "interval"),
     *("p", "adjusted", "unpaired", "gains", "verdict"),
 )
-DISPENSABLE = ("unpaired", "clusters", "gains", "n", "missing", "p", "adjusted", "interval", "baseline", "candidate")
+DISPENSABLE = (
+    "unpaired",
+    "tier",
+    "clusters",
+    "gains",
+    "n",
+    "missing",
+    "p",
+    "adjusted",
+    "interval",
+    "baseline",
+    "candidate",
+)
 
 
 def metrics_blocks(source: Source, words: Words) -> Iterator[Block]:
@@ -57,7 +69,7 @@ def metric_table(metrics: Sequence[MetricResult], words: Words, *, has_looks: bo
         words,
         METRIC_COLUMNS,
         [_metric_cells(row, words) for row in metrics],
-        texts=("verdict",),
+        texts=("verdict", "tier"),
         titles={"interval": title},
         notes=[words(key) for key, is_needed in notes.items() if is_needed],
         dispensable=DISPENSABLE,
@@ -71,6 +83,7 @@ def _metric_cells(row: MetricResult, words: Words) -> Cells:
     evidence = row.evidence
     cells: Cells = {
         "metric": f"{'*' if row.is_primary else ' '} {row.id}{'' if row.exercises_drafter else ' †'}",
+        "tier": words.name(row.tier) if row.tier else None,
         "n": (evidence.n_items if evidence else row.n_items, "count"),
         "missing": (row.n_missing or None, "count"),
         "baseline": words("none") if row.baseline is None else (row.baseline, "score"),

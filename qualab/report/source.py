@@ -28,6 +28,17 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryFlips:
+    """Flips of a task's deciding metric within one category of its documents."""
+
+    task: str
+    category: str
+    n_items: int
+    losses: int
+    gains: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flips:
     """The worst flips of all primary metrics: losses where there are any, else gains."""
 
@@ -37,6 +48,7 @@ class Flips:
     """Losses, or gains."""
     shown: tuple[Flip, ...]
     """For tasks that generate."""
+    by_category: tuple[CategoryFlips, ...] = ()
 
 
 NOT_MEASURED = Payoff(speed=None, capacity=None, limits=None, advice=None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from qualab.errors import (
     QualabError,
     RunStopped,
     TooManyRequests,
+    UsageError,
     error_class,
 )
 from qualab.model.comparison import Analysis
@@ -140,6 +142,24 @@ def gate_result(state: ComparisonSummary, analysis: Analysis) -> GateResult:
     names = ("plan_hash", "verdict", "reasons", "caveats", "metrics", "audit")
     shared = {name: getattr(analysis, name) for name in names}
     return GateResult(id=state.id, label=state.label, model=state.model, **shared)
+
+
+def check_policy(result: GateResult, policy: Mapping[str, Any], *, where: str) -> None:
+    """Hold what was compared against a policy. Raises UsageError where the plan was weaker."""
+    weaker = []
+    for name in policy["critical"]:
+        own = [row for row in result.metrics if fnmatchcase(row.id, name) or fnmatchcase(row.task, name)]
+        if not any(row.is_primary for row in own):
+            weaker.append(f"{name} {'decides nothing' if own else 'was not compared'}")
+    for row in result.primaries if "margin" in policy else ():
+        if row.margin is not None and row.margin > policy["margin"] + 1e-12:
+            weaker.append(f"the margin of {row.id} is {row.margin:g}, above {policy['margin']:g}")
+    if weaker:
+        raise UsageError(
+            f"Comparison {result.id} does not follow {where}: {'; '.join(weaker)}",
+            hint=f"Compare again with --policy-file {where}: tiers and margins are chosen before the data",
+            code="policy-not-followed",
+        )
 
 
 async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> ComparisonSummary:

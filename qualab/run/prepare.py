@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item, Prompt, Request, generation_request, loglikelihood_parts, loglikelihood_request
-from qualab.model.names import Api, ArmName, ComparisonStatus, RequestKind
+from qualab.model.names import Api, ArmName, ComparisonStatus, RequestKind, Tier
 from qualab.model.plan import (
     Assumptions,
     LookPlan,
@@ -199,7 +200,37 @@ def make_plan(
         sequential=settings.sequential,
     )
     check_rule_names(plan)
-    return plan
+    return with_tiers(plan, {tier: getattr(settings, tier) for tier in Tier})
+
+
+def with_tiers(plan: Plan, names: Mapping[Tier, Sequence[str]]) -> Plan:
+    """Put the metrics into a policy's tiers, by id, task, benchmark or pattern; others are supporting.
+
+    Of a critical task or benchmark the metrics decide that would without a policy. Raises InvalidValue.
+    """
+    if not any(names.values()):
+        return plan
+    if not names[Tier.CRITICAL]:
+        raise InvalidValue.must_be("critical", "at least one metric, task or benchmark: critical metrics decide")
+    found, metrics = set[str](), []
+    for metric in plan.metrics:
+        known = {metric.id, metric.task, *plan.benchmarks_of(metric)}
+        matched = {tier: [own for own in names[tier] if any(fnmatchcase(name, own) for name in known)] for tier in Tier}
+        found.update(*matched.values())
+        tiers = [tier for tier, own in matched.items() if own]
+        by_id = {tier for tier in tiers if any(fnmatchcase(metric.id, own) for own in matched[tier])}
+        if len(tiers) > 1 and len(by_id) != 1:
+            raise InvalidValue.must_be(tiers[1], f"other metrics than {tiers[0]}: {metric.id} is in both")
+        tier = next(iter(by_id or tiers), Tier.SUPPORTING)
+        if tier is Tier.CRITICAL and not by_id and not metric.is_primary:
+            tier = Tier.SUPPORTING
+        metrics.append(replace(metric, tier=tier, is_primary=tier is Tier.CRITICAL))
+    for tier in Tier:
+        if unknown := [name for name in names[tier] if name not in found]:
+            raise InvalidValue.must_be(tier, f"metrics, tasks or benchmarks of this plan; {unknown[0]} matches none")
+    if not any(metric.is_primary for metric in metrics):
+        raise InvalidValue.must_be("critical", "metrics that can decide, by id, as gsm8k/exact_match,*")
+    return replace(plan, metrics=tuple(metrics))
 
 
 def check_rule_names(plan: Plan) -> None:

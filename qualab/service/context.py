@@ -123,7 +123,7 @@ class Context:
 
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
 KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
-NEVER = ("db", "output_path", "scoring_timeout", "speed_prompts", *KEY_FILES)
+NEVER = ("db", "output_path", "policy_file", "scoring_timeout", "speed_prompts", *KEY_FILES)
 """Settings of the operator, which no request may name."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")

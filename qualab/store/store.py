@@ -250,6 +250,13 @@ class Store(Queue, Registry, Banks, Webhooks):
                 seconds[arm].append(latency_s)
         return seconds
 
+    def documents(self, comparison_id: str) -> Sequence[tuple[int, str, str]]:
+        """Read each item's position, task and document (JSON)."""
+        c = item.c
+        with self.reading_of(comparison_id) as (connection, key):
+            query = sa.select(c.position, c.task, c.doc).where(c.comparison_key == key).order_by(c.position)
+            return [(position, task, doc) for position, task, doc in connection.execute(query)]
+
     # scores and outcomes
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:

@@ -33,7 +33,7 @@ def both(off: str | None, on: str | None) -> Pair:
 @pytest.mark.parametrize(
     ("off", "on", "shared", "marks", "difference"),
     [
-        ("a b c", "a b d e", "a b ", ("c", "d"), "The texts differ after 4 characters."),
+        ("a b c", "a b d e", "a b ", ("c", "d e"), "The texts differ after 4 characters."),
         ("x", "y", "", ("x", "y"), "The texts differ from the first character on."),
         ("ab", "ac", "a", ("b", "c"), "The texts differ after the first character."),
         ("same", "same", "same", ("", ""), "Both texts are the same."),
@@ -46,7 +46,7 @@ def test_texts_are_cut_where_they_part(off: str, on: str, shared: str, marks: tu
     found = both(off, on)
     assert found.difference == difference
     assert [side.shared for side in found.sides] == [shared, shared]
-    assert tuple(side.marked for side in found.sides) == marks
+    assert tuple("".join(text for text, is_own in side.parts if is_own) for side in found.sides) == marks
     assert [side.has_ended for side in found.sides] == [on.startswith(off) and off != on, False]
 
 

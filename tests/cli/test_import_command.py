@@ -175,7 +175,7 @@ def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: P
 
 def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command, logs: Path, tmp_path: Path) -> None:
     found = imported(qualab, logs)
-    for language, title in (("en", "Baseline and candidate:"), ("ko", "기준과 후보 비교:")):
+    for language, title in (("en", "Speculative decoding quality report:"), ("ko", "투기적 디코딩 품질 보고서:")):
         path = tmp_path / f"{language}.md"
         qualab("report", found["comparison"]["id"], "--lang", language, "-o", path)
         text = path.read_text(encoding="utf-8")

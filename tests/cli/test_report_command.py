@@ -43,7 +43,7 @@ def test_the_files_name_says_the_format(
 def test_a_dash_is_the_standard_output(database: Path, name: str) -> None:
     command = [sys.executable, "-m", "qualab", "report", name, "-o", "-", "--format", "md", "--db", str(database)]
     done = subprocess.run(command, capture_output=True, check=True)
-    assert done.stdout.decode().startswith("# Baseline and candidate: ")
+    assert done.stdout.decode().startswith("# Speculative decoding quality report: ")
 
 
 def test_without_a_file_a_report_is_written_here_and_of_a_plan_after_the_data_under_a_name_of_its_own(
