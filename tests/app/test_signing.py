@@ -74,7 +74,7 @@ def signed() -> Done:
 @pytest.mark.parametrize(
     ("changes", "obstacle"),
     [
-        ({"image": "", "revision": ""}, "unpinned"),
+        ({"image": "", "revision": ""}, "no image is named"),
         ({"limit": 0.5}, "limited"),
         ({"n_items": 12}, "the verdict is INCONCLUSIVE"),
         ({"hard": range(0)}, "both arms are at 1, as a broken scorer or filter would have them"),
