@@ -149,7 +149,7 @@ async def test_everything_that_keeps_a_result_from_being_signed_off() -> None:
     assert f"Unpinned: {unpinned}: not for sign-off." in english(analysis.caveats)
     assert not analysis.pinning.is_pinned
     comparison = bench.store.get(analysis.comparison_id)
-    obstacles = ("limited to 600 items a task", f"unpinned: {unpinned}", "nothing tells that the drafter ran")
+    obstacles = ("limited to 600 items a task", unpinned, "nothing tells that the drafter ran")
     assert english(signoff_obstacles(analysis, comparison)) == obstacles
     quiet = replace(comparison, plan=replace(comparison.plan, tasks=()))
     assert english(signoff_obstacles(analysis, quiet))[-1] == "no task exercises the drafter"
