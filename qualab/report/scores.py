@@ -20,17 +20,8 @@ METRIC_COLUMNS = (
     *("p", "adjusted", "unpaired", "gains", "verdict"),
 )
 DISPENSABLE = (
-    "unpaired",
-    "tier",
-    "clusters",
-    "gains",
-    "n",
-    "missing",
-    "p",
-    "adjusted",
-    "interval",
-    "baseline",
-    "candidate",
+    *("unpaired", "tier", "clusters", "n", "missing", "gains", "adjusted", "p", "interval"),
+    *("baseline", "candidate"),
 )
 
 

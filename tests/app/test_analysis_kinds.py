@@ -424,4 +424,4 @@ def test_missing_lost_keeps_equivalence_standing_and_the_tipping_point_is_shown(
     one_arm = Column(task="t", off=off, on=on[:1306] + [None] * 13)
     found = analysis_of(one_arm, rule=replace(rule, margin=0.015, missing_lost=0.25))
     assert (found.metrics[0].verdict, found.metrics[0].n_lost) == (Verdict.INCONCLUSIVE, None)
-    assert any("all pairs without an answer as lost in 1 of 1 metrics" in one for one in english(found.caveats))
+    assert any("all pairs without an answer as lost in 1 of 1 metric." in one for one in english(found.caveats))

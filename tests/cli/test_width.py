@@ -55,7 +55,7 @@ def test_no_cell_is_cut_and_no_line_is_too_long_at_any_width(made_up: Stored, an
 
 def test_columns_without_room_are_named_with_the_way_to_see_them(made_up: Stored, analysis: Analysis) -> None:
     narrow = " ".join(shown(80, made_up, analysis).split())
-    assert "No room for: n, clusters, baseline, candidate, p, adj. p, unpaired p, +/−. A wider terminal" in narrow
+    assert "No room for: n, clusters, 90 % interval, p, adj. p, unpaired p, +/−. A wider terminal" in narrow
     assert f"`qualab show {made_up.comparison.id} | cat`" in narrow
     assert "No room for" not in shown(200, made_up, analysis)
     other = " ".join(shown(80, made_up, replace(analysis, plan_hash="0ther" * 12)).split())
