@@ -181,7 +181,6 @@ def _is_within(stream: StreamTimes, plan: SpeedPlan) -> bool:
 
 
 def _notes(bursts: Sequence[Burst], cells: Sequence[CellSpeed], plan: SpeedPlan) -> Iterator[Reason]:
-    """Say what a reader of the figures has to know."""
     arms = [(cell, arm) for cell in cells for arm in (cell.baseline, cell.candidate)]
     measured = [burst for burst in bursts if not burst.is_warmup]
     if refused := {burst.cell: burst.streams[-1].error for burst in bursts if burst.is_refused}:

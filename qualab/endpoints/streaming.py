@@ -39,8 +39,6 @@ CONTENTS = ("text", "content", "reasoning_content", "reasoning", "tool_calls")
 
 @dataclass(slots=True)
 class _Content:
-    """What the events of a stream say."""
-
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """When tokens came, and how many: 1 for a chunk that does not tell."""
     usage: Mapping[str, Any] = field(default_factory=dict)

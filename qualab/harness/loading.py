@@ -327,8 +327,6 @@ def _source_hash(function: Any) -> str:
 
 
 class _Builder:
-    """Builds the tasks of one load, each once."""
-
     def __init__(self, options: TaskOptions, *, catalog: Catalog, tasks_dir: Path, sources: Sources) -> None:
         self._options = options
         self._catalog = catalog

@@ -279,7 +279,6 @@ class _Server:
             return False, (HarnessError.code, f"lm-eval failed: {type(error).__name__}: {reason}", "", {})
 
     def drop(self) -> None:
-        """Forget the tasks."""
         self.tasks, self._rendering = None, iter(())
         gc.unfreeze()
         gc.collect()

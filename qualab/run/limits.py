@@ -236,7 +236,6 @@ class _Ladder:
         )
 
     async def _is_alive(self) -> bool:
-        """Tell whether the server still answers a few words."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ALIVE_S):
                 return not (await self._ask(self._completion("One, two, three,", 1))).status.is_failure

@@ -221,7 +221,6 @@ def changed_settings(earlier: Engine, now: Engine) -> list[Difference]:
 
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
-    """Find what has changed in an arm since the comparison started."""
     for part in changed_settings(earlier, now):
         values = {"arm": arm, "setting": part.name, "before": part.baseline, "now": part.candidate}
         yield _finding("preflight.setting-changed", AS_IT_WAS, **values)

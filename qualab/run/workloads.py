@@ -68,7 +68,6 @@ async def workload(
 
 
 def _text(work: Work, nonce: str, size: int) -> str:
-    """Write a prompt of about `size` characters."""
     frame, rng = _material()[work], random.Random(nonce)
     n_body = max(LEAST_BODY, size - len(nonce + frame["head"] + frame["tail"]))
     cut = CUT_WORD.sub("", filler(work, n_body, rng)).rstrip()

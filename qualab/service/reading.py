@@ -410,7 +410,6 @@ def located(context: Context, comparison: Comparison, request: OutcomeFilter) ->
 
 
 def _audited_tokens(own: ArmTokens) -> Iterator[AuditedToken]:
-    """Yield the tokens of an arm's one answer."""
     (answer,), tokens = own.answers, own.tokens
     pieces, n_ids = answer.pieces or TokenPieces(texts=()), len(unpack_ids(answer.token_ids))
     columns = tokens.gaps.tolist(), (tokens.top - tokens.gaps).tolist(), tokens.ranks.tolist(), own.is_foreign.tolist()

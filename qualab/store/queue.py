@@ -405,7 +405,6 @@ def _urls(row: Row[Any]) -> tuple[str, str]:
 
 
 def _addresses(arms: Iterable[str]) -> Addresses:
-    """Locate every server of these arms."""
     return {address_of(url) for arm in arms for url in urls_of(arm)}
 
 

@@ -156,7 +156,6 @@ def _comparison_key() -> sa.Column[int]:
 
 
 def _item_key() -> tuple[Any, ...]:
-    """Columns that name an item, and their foreign key."""
     return (
         *_required(sa.Integer, "comparison_key", "position"),
         sa.ForeignKeyConstraint(
