@@ -455,9 +455,9 @@ def lacking(settings: Settings, needed: tuple[str, ...]) -> list[str]:
     return [name for name in needed if not getattr(settings, name) and (name != "candidate" or not settings.candidates)]
 
 
-def check_given(settings: Settings, needed: tuple[str, ...] = NEEDED_TO_RUN) -> None:
+def check_given(settings: Settings) -> None:
     """Raises InvalidValue for the first setting that is needed and empty."""
-    for name in lacking(settings, needed):
+    for name in lacking(settings, NEEDED_TO_RUN):
         raise InvalidValue(
             f"No {name} is given",
             hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",

@@ -446,6 +446,10 @@ class Group:
     names: tuple[str, ...]
     """All of them: the family over which p-values of changes are adjusted."""
 
+    @property
+    def ids(self) -> list[str]:
+        return [f"{self.id}-{name}" for name in self.names]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

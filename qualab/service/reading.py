@@ -303,7 +303,7 @@ def message_of(context: Context, comparison_id: str, *, now: datetime) -> JsonOb
     """
     store, state = context.store, context.store.summary(comparison_id)
     group = store.get(comparison_id).plan.group if state.plan_hash else None
-    ids = [f"{group.id}-{name}" for name in group.names] if group else [comparison_id]
+    ids = group.ids if group else [comparison_id]
     known = store.summaries(ids)
     each = [gated(context, own, Language.ENGLISH)[0] for own in ids if own in known]
     codes = {own.id: UNEXPECTED if own.exit_code is None else own.exit_code for own in each}

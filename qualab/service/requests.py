@@ -280,7 +280,7 @@ def _with_group(context: Context, summary: ComparisonSummary) -> Iterator[Compar
     """Yield the first of its group, which stands for all in the queue, then the others; itself where alone."""
     store = context.store
     group = store.get(summary.id).plan.group if summary.plan_hash else None
-    ids = [f"{group.id}-{name}" for name in group.names] if group else [summary.id]
+    ids = group.ids if group else [summary.id]
     known = {**store.summaries(ids), summary.id: summary}
     return (known[own] for own in ids if own in known)
 

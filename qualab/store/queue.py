@@ -345,7 +345,7 @@ def _others(connection: Connection, key: int) -> ColumnElement[bool]:
     """Match the other comparisons of a group where `key` is its first, which stands for all in the queue."""
     row = connection.execute(select(_C.id, _C.plan).where(_C.key == key)).one()
     group = adapter(Plan).validate_json(row.plan).group if row.plan else None
-    ids = [f"{group.id}-{name}" for name in group.names] if group else []
+    ids = group.ids if group else []
     return _C.id.in_(ids[1:] if ids and ids[0] == row.id else [])
 
 
