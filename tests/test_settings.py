@@ -12,7 +12,7 @@ from qualab.bootstrap import location_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
 from qualab.model.plan import NoisePlan
-from qualab.settings import FIELDS, OPTIONS, Settings, keys_of, load
+from qualab.settings import FIELDS, GROUPS, OPTIONS, Settings, keys_of, load
 from tests.cli.conftest import forget_settings
 
 
@@ -174,7 +174,7 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     assert isinstance(settings, Settings)
     commented = re.findall(r"^# ([a-z_]+): ", example, flags=re.MULTILINE)
     assert "data_dir" in commented
-    assert set(commented) <= set(FIELDS)
+    assert set(commented) <= {*FIELDS, *GROUPS}
 
 
 def test_settings_with_a_description_are_options_of_run_or_plan_and_the_database_of_every_command() -> None:

@@ -246,7 +246,7 @@ def test_a_sign_off_needs_an_admin_says_what_stands_in_the_way_and_keeps_its_com
         assert (wrong.status_code, [error["field"] for error in wrong.json()["errors"]]) == (422, [field])
     refused = working.client.post(url, json={"signed_by": "Kim"}, headers=admin)
     check_problem(refused, 409, "sign-off-refused")
-    assert "unpinned" in refused.json()["detail"]
+    assert "no image is named" in refused.json()["detail"]
     signed = working.client.post(url, json={"signed_by": "Kim", "override": "a trial"}, headers=admin)
     assert signed.status_code == 201, signed.text
     assert working.client.get(url, headers=admin).json()["entries"] == [signed.json()]

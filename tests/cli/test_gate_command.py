@@ -152,7 +152,7 @@ def test_sign_off_is_refused_or_overridden_and_verify_finds_what_was_altered(
     done = qualab("run", *equal_pair, *EASY)
     sign_off = ("sign-off", done.comparison_id, "--as", "Kim Minji")
     refused = qualab(*sign_off)
-    assert (refused.code, "limited to 40 items a task; unpinned" in refused.err) == (2, True)
+    assert (refused.code, "limited to 40 items a task; no image is named" in refused.err) == (2, True)
     signed = qualab(*sign_off, "--override", "a trial run")
     assert signed.code == 0
     assert "EQUIVALENT signed off by Kim Minji" in signed.out
