@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qualab.analysis.advice import payoff_of
 from qualab.model.canonical import plain
 from qualab.model.comparison import MetricResult
 from qualab.model.plan import Plan, deciding_metrics
-from qualab.model.report import TONES, Block, Bullets, Cell, Forest, ForestRow, Paragraph
-from qualab.model.wording import signed
+from qualab.model.report import TONES, Block, Bullets, Cell, Forest, Paragraph
 from qualab.report.box import acceptance_of
 from qualab.report.source import Cells, Source, table, verdict_cell, weightiest
 from qualab.report.speed import ratio_cell
+from qualab.report.verdict import difference_text, forest_row
 from qualab.report.words import Words
-from qualab.run.sign import analysed
 
 if TYPE_CHECKING:
     from qualab.store import Store
@@ -25,19 +23,12 @@ MOST_FLIPS = 40
 MOST_SETTINGS = 60
 
 
-def source_of(store: Store, comparison_id: str) -> Source:
-    """Read what is compared of a comparison. Raises ComparisonNotFound, WrongState."""
-    comparison, analysis = analysed(store, comparison_id)
-    payoff = payoff_of(analysis, store.observations(comparison.id), seed=comparison.plan.sampling.seed)
-    return Source(comparison=comparison, analysis=analysis, payoff=payoff)
-
-
 def trend_blocks(sources: Sequence[Source], words: Words) -> Iterator[Block]:
     """Show the deciding metric of each comparison as a forest, newest first, and a table of what was measured."""
     rows = [(source, row) for source in sources if (row := weightiest(source))]
     if rows:
         yield Forest(
-            rows=tuple(_drawn(source, row, words) for source, row in rows),
+            rows=tuple(forest_row(source, row, words, label=f"{_day(source)}/{row.id}") for source, row in rows),
             axis=words("forest axis"),
             left=words("worse"),
             right=words("better"),
@@ -72,28 +63,7 @@ def _day(source: Source) -> str:
 
 
 def _size(row: MetricResult, words: Words) -> str:
-    if row.evidence is None:
-        return words("none")
-    interval = row.evidence.equivalence_interval
-    limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
-    return words.units(f"{signed(row.evidence.difference)}{limits} pp")
-
-
-def _drawn(source: Source, row: MetricResult, words: Words) -> ForestRow:
-    assert row.evidence is not None
-    interval, specs = row.evidence.equivalence_interval, {spec.id: spec for spec in source.plan.metrics}
-    rule = source.plan.rule_for(specs[row.id])
-    lower, upper = rule.sides
-    return ForestRow(
-        label=f"{_day(source)}/{row.id}",
-        difference=row.evidence.difference,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        margin_low=-rule.margin if lower else None,
-        margin_high=rule.margin if upper else None,
-        text=_size(row, words),
-        verdict=verdict_cell(row.verdict, words),
-    )
+    return difference_text(row.evidence, words) if row.evidence else words("none")
 
 
 def pair_blocks(store: Store, one: Source, other: Source, words: Words) -> Iterator[Block]:

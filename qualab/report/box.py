@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from qualab.analysis.advice import payoff_of
 from qualab.analysis.ruling import bounds_of
-from qualab.model.names import Verdict
+from qualab.model.names import Language, Verdict
 from qualab.model.reason import Reason
 from qualab.model.report import BoxLine, Tone
 from qualab.model.wording import signed
@@ -13,10 +15,29 @@ from qualab.report.source import Source, weightiest
 from qualab.report.speed import gain_line
 from qualab.report.verdict import headline
 from qualab.report.words import ENGLISH, Words
-from qualab.run.sign import signoff_obstacles
+from qualab.run.sign import analysed, signoff_obstacles
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 NEVER = (Verdict.REGRESSION, Verdict.INVALID)
 """Verdicts that no more items and no pin would change."""
+
+
+def source_of(store: Store, comparison_id: str) -> Source:
+    """Read what the box is made of. Raises ComparisonNotFound, WrongState where nothing is analysed yet."""
+    comparison, analysis = analysed(store, comparison_id)
+    return Source(
+        comparison=comparison,
+        analysis=analysis,
+        payoff=payoff_of(analysis, store.observations(comparison.id), seed=comparison.plan.sampling.seed),
+        signoffs=[own for own in store.signoffs(comparison.id) if own.plan_hash == analysis.plan_hash],
+    )
+
+
+def box_of(store: Store, comparison_id: str, language: Language) -> tuple[BoxLine, ...]:
+    """Write a stored comparison's box without the rest of its report. Raises as `source_of`."""
+    return box_lines(source_of(store, comparison_id), Words(language=language))
 
 
 def box_lines(source: Source, words: Words) -> tuple[BoxLine, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,8 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
             gain = (change.candidate - change.baseline) * (1.0 if spec.higher_is_better else -1.0)
             flips.append((gain, change.position, change, spec.id))
     losses = [flip for flip in flips if flip[0] < 0.0]
-    by_category = _by_category(store, comparison.id, flips) if flips else ()
+    gains = [(gain, position) for gain, position, *_ in flips]
+    by_category = categories_of(store.documents(comparison.id), gains) if gains else ()
     worst = sorted(losses or flips, key=lambda flip: flip[:2])
     generated = [flip for flip in worst if flip[2].kind is RequestKind.GENERATION]
     by_metric = ([change for *_, change, owner in generated if owner == spec.id] for spec in plan.primaries)
@@ -72,15 +73,20 @@ CATEGORIES = ("category", "subject", "topic", "domain", "instruction_id_list")
 MOST_CATEGORIES = 40
 
 
-def _by_category(
-    store: Store, comparison_id: str, flips: Sequence[tuple[float, int, ScoreFlip, str]]
+def categories_of(
+    documents: Iterable[tuple[int, str, str]], flips: Iterable[tuple[float, int]]
 ) -> tuple[CategoryFlips, ...]:
-    """Count flips by the categories that documents name; those with most losses first. A flip counts once an item."""
+    """Count flips by the categories that documents name, most losses first.
+
+    Args:
+        documents: position, task and JSON of each item.
+        flips: gain (below 0 for a loss) and position; of an item's several the worst counts.
+    """
     changes: dict[int, float] = {}
-    for gain, position, *_ in flips:
+    for gain, position in flips:
         changes[position] = min(gain, changes.get(position, gain))
     counts: dict[tuple[str, str], list[int]] = {}
-    for position, task, text in store.documents(comparison_id):
+    for position, task, text in documents:
         if not any(f'"{name}"' in text for name in CATEGORIES):
             continue
         doc = json.loads(text)
@@ -129,11 +135,11 @@ def flips_blocks(source: Source, words: Words) -> Iterator[Block]:
     flips = source.flips
     if flips is None or not flips.n_flips:
         yield Paragraph(text=words("no scores" if flips is None else "no flips"))
-    elif not flips.shown:
-        yield from category_blocks(flips, words)
+        return
+    yield from category_blocks(flips, words)
+    if not flips.shown:
         yield Paragraph(text=words("no texts"))
     else:
-        yield from category_blocks(flips, words)
         key = "flips how" if flips.are_losses else "gains how"
         yield Paragraph(text=words(key, n=len(flips.shown), total=flips.n_worst))
         yield from (_excerpt(flip, words) for flip in flips.shown)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, suspicions
-from qualab.model.comparison import SignOff
+from qualab.model.comparison import Evidence, MetricResult, SignOff
 from qualab.model.names import AuditRuling, EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import of
@@ -87,28 +87,38 @@ def signoff_line(source: Source, words: Words) -> Paragraph:
     return Paragraph(text=words("sign-off no" if obstacles else "sign-off possible", obstacles=obstacles))
 
 
+def difference_text(evidence: Evidence, words: Words) -> str:
+    """Write a difference with its 1 − 2 alpha interval."""
+    interval = evidence.equivalence_interval
+    limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
+    return words.units(f"{signed(evidence.difference)}{limits} pp")
+
+
+def forest_row(source: Source, row: MetricResult, words: Words, *, label: str) -> ForestRow:
+    """Draw a tested metric against its margin."""
+    assert row.evidence is not None
+    plan, interval = source.plan, row.evidence.equivalence_interval
+    margin = plan.rule.margin if row.margin is None else row.margin
+    lower, upper = next(plan.rule_for(spec) for spec in plan.metrics if spec.id == row.id).sides
+    return ForestRow(
+        label=label,
+        difference=row.evidence.difference,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        margin_low=-margin if lower else None,
+        margin_high=margin if upper else None,
+        text=difference_text(row.evidence, words),
+        verdict=verdict_cell(row.verdict, words),
+    )
+
+
 def forest_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Show how the chart is read, and the chart; or why there is none."""
     plan, rule, bounds = source.plan, source.plan.rule, bounds_text(source.plan)
-    specs, rows = {spec.id: spec for spec in plan.metrics}, []
+    rows = []
     for row in source.primaries:
-        if row.evidence is None:
-            continue
-        margin = rule.margin if row.margin is None else row.margin
-        lower, upper = plan.rule_for(specs[row.id]).sides
-        interval, difference = row.evidence.equivalence_interval, signed(row.evidence.difference)
-        limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
-        drawn = ForestRow(
-            label=row.id,
-            difference=row.evidence.difference,
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
-            margin_low=-margin if lower else None,
-            margin_high=margin if upper else None,
-            text=words.units(f"{difference}{limits} pp"),
-            verdict=verdict_cell(row.verdict, words),
-        )
-        rows.append(drawn)
+        if row.evidence is not None:
+            rows.append(forest_row(source, row, words, label=row.id))
     if not rows:
         yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
         return

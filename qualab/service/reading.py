@@ -38,7 +38,7 @@ from qualab.model.names import (
 from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary, Page
 from qualab.model.report import BoxLine, GateResult
-from qualab.report.model import report_model
+from qualab.report.box import box_of
 from qualab.run.gate import gate_result, unfinished
 from qualab.service.context import Context
 
@@ -277,7 +277,7 @@ def gated(context: Context, comparison_id: str, language: Language) -> tuple[Gat
     store, state = context.store, context.store.summary(comparison_id)
     analysis = store.analysis(comparison_id) if state.verdict else None
     if analysis:
-        box = report_model(store, comparison_id, language).box
+        box = box_of(store, comparison_id, language)
         result: GateResult | QualabError = replace(gate_result(state, analysis), box=box)
         code: int | None = exit_code(analysis.verdict)
     else:

@@ -30,7 +30,7 @@ from qualab.model.report import (
     Tone,
 )
 from qualab.model.wording import signed
-from qualab.report.flips import AFTER, BEFORE, extracted
+from qualab.report.flips import AFTER, BEFORE, categories_of, extracted
 from qualab.report.model import model_of, report_model
 from qualab.report.source import Source
 from qualab.report.verdict import MOST_REASONS
@@ -528,3 +528,11 @@ def test_pictures_show_the_way_of_the_items_what_changed_the_power_and_how_long_
     edges = dict(zip(latency.edges, zip(*latency.counts, strict=True), strict=True))
     assert (edges["0.1"], edges["2"], edges["500"], edges["0.2"]) == ((2, 1), (1, 0), (0, 1), (0, 1))
     assert not list(blocks(model(full(), language), "arms", PairHistogram)), "latencies were not read"
+
+
+def test_flips_are_counted_by_the_categories_that_documents_name_each_item_once() -> None:
+    kinds = ('{"category":"copy"}', '{"category":"copy"}', '{"category":["a:b","a:c","d"]}', '{"q":1}')
+    documents = [(position, "stress", doc) for position, doc in enumerate(kinds)]
+    flips = [(-1.0, 0), (1.0, 0), (1.0, 1), (-1.0, 2), (-1.0, 3)]
+    found = [(own.category, own.n_items, own.losses, own.gains) for own in categories_of(documents, flips)]
+    assert found == [("copy", 2, 1, 1), ("a", 1, 1, 0), ("d", 1, 1, 0)]

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query, Response
 
 from qualab.errors import WrongState
 from qualab.model.ports import ComparisonFilter
-from qualab.report.across import pair_blocks, source_of, trend_blocks
+from qualab.report.across import pair_blocks, trend_blocks
+from qualab.report.box import source_of
 from qualab.report.words import Words
 from qualab.service.api.pages import PageRoute, page, words_of
 from qualab.service.api.state import Call, Reader
